@@ -1,6 +1,7 @@
 """The command line of dpbo: `dpbo`, or `python -m dpbo`."""
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from dpbo.ledger.entries import Record
     from dpbo.ledger.facts import Facts
     from dpbo.ledger.ledger import Ledger
+    from dpbo.space import Space
 
 EXIT_STATUS: dict[type[PrivacyError], int] = {
     PrivacyError: 1,
@@ -39,14 +41,16 @@ EXIT_STATUS: dict[type[PrivacyError], int] = {
     LedgerMismatch: 8,
 }
 """The exit status of each error; a class that is not listed has that of its nearest base."""
+_END_UNKNOWN = 9
+"""That of `ledger verify` where nothing tells whether records were cut off the ledger's end."""
 
 # Numbers of a release, or of its point, that `ledger show` prints.
 _LISTED = 8
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Exit status: 0 done, 1 a closed output pipe, 2 wrong arguments, else that of
-    the error, which is printed.
+    """Run a command. Exit status: 0 done, 1 a closed output pipe, 2 wrong arguments, 9 a ledger
+    whose end `verify` cannot tell, else that of the error, which is printed.
     """
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -180,8 +184,9 @@ def _demo(options: argparse.Namespace) -> None:
     run(options)
 
 
-def _ledger(options: argparse.Namespace) -> None:
+def _ledger(options: argparse.Namespace) -> int:
     from dpbo.curator.statements import compose_statement
+    from dpbo.ledger.kept import kept_head
     from dpbo.ledger.ledger import Ledger
     from dpbo.places import place_named
     from dpbo.statement import form
@@ -191,11 +196,17 @@ def _ledger(options: argparse.Namespace) -> None:
     if options.action == "verify":
         head = facts.head
         print(f"The hash chain of {head.seq + 1} records is intact. Head: {head.hash}")
-        print(
-            "It contains the expected head."
-            if options.expect
-            else "Use --expect HEAD to detect tampering or a rollback."
-        )
+        if options.expect:
+            print("It contains the expected head.")
+        elif kept_head(ledger.storage) is not None:
+            print("It contains the newest record that this user's programs have seen.")
+        else:
+            print(
+                "Records that were cut off its end, or a chain that was made anew, are not seen so."
+                " Add --expect HEAD: the hash in the last line of a statement that was kept"
+                " elsewhere."
+            )
+            return _END_UNKNOWN
     elif options.action == "export":
         for record in ledger.each():
             print(json.dumps(record.to_json(), sort_keys=True))
@@ -205,6 +216,7 @@ def _ledger(options: argparse.Namespace) -> None:
         print(json.dumps(_facts(ledger, facts), indent=2, allow_nan=False))
     else:
         _show(ledger, facts)
+    return 0
 
 
 def _show(ledger: "Ledger", facts: "Facts") -> None:
@@ -221,7 +233,7 @@ def _show(ledger: "Ledger", facts: "Facts") -> None:
             f" {record.hash[:16]}{note}"
         )
         for value in _values(record):
-            print(f"       {_shown(value)}")
+            print(f"       {_shown(value, _space_of(record, facts))}")
         if record.body.get("run_by") != run_by:
             run_by = record.body.get("run_by")
             print(f"       from here on by {printable(run_by or 'nobody who is named')}")
@@ -297,9 +309,24 @@ def _released(value: dict[str, Any]) -> dict[str, Any]:
     return {"value": value["value"], "noise": np.sqrt(value.get("variance", [])).tolist(), **point}
 
 
-def _shown(value: dict[str, Any]) -> str:
-    """A released value with the standard deviation of its noise, and its point where it has one;
-    long ones are cut.
+def _space_of(record: "Record", facts: "Facts") -> "Space | None":
+    """The space of a record's points, where its reservation names one."""
+    reserved = facts.reservations.get(record.reservation or record.name)
+    text = None if reserved is None else reserved.terms.get("space")
+    if not isinstance(text, str):
+        return None
+    # Imports torch, which the ledger does not need.
+    from dpbo.space import Space
+
+    # A list of configurations, or values that JSON cannot hold: only their digests are kept.
+    with contextlib.suppress(InputError):
+        return Space.from_json(text)
+    return None
+
+
+def _shown(value: dict[str, Any], space: "Space | None" = None) -> str:
+    """A released value with the standard deviation of its noise, and its point where it has one, by
+    its parameters where the ledger names them; long ones are cut.
     """
     import numpy as np
 
@@ -313,6 +340,13 @@ def _shown(value: dict[str, Any]) -> str:
     x = value.get("details", {}).get("x")
     noise = f"   noise {numbers(np.sqrt(variance))}" if np.any(variance) else ""
     point = f"   at {numbers(x)}" if _holds_numbers(x) else ""
+    if space is not None and isinstance(x, list) and len(x) == len(space.names):
+        parameters = space.decode(space.bounds.new_tensor(x))
+        named = (
+            f"{name}={held:.4g}" if isinstance(held, float) else f"{name}={held!r}"
+            for name, held in parameters.items()
+        )
+        point = f"   at {printable(', '.join(named))}"
     return f"{numbers(value['value'])}{noise}{point}"
 
 

@@ -5,11 +5,14 @@ import io
 import json
 import os
 import re
+import shutil
+import sqlite3
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 
 import dpbo
@@ -19,7 +22,7 @@ from dpbo.errors import InputError
 from dpbo.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
-from tests.setups import DOUBLE, ROOT, owner, point
+from tests.setups import DOUBLE, ROOT, TERMS, owner, point
 
 
 def printed(*arguments):
@@ -88,6 +91,8 @@ def test_the_ledger_can_be_shown_verified_and_exported(job):
     told = json.loads((job[0] / "o.json").read_text())["recommendation"]
     assert charges == 2 or "default model was kept" in told, "a candidate, and its test"
     assert printed("ledger", "verify", file, "--expect", records[-1]["hash"])[0] == 0
+    status, out, _ = printed("ledger", "verify", file)
+    assert (status, "newest record that this user's programs have seen" in out) == (0, True)
     status, _, err = printed("ledger", "verify", file, "--expect", "0" * 64)
     assert status == 6
     assert "LedgerRolledBack" in err
@@ -278,3 +283,43 @@ def test_help_and_version_name_the_command_as_it_was_called(monkeypatch):
         with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
             main(["--version"])
         assert out.getvalue() == f"dpbo {dpbo.__version__}\n"
+
+
+def test_a_cut_end_that_nothing_tells_of_has_a_status_of_its_own(tmp_path):
+    """A copy from another machine, without the file that keeps its newest record."""
+    curator = dpbo.Curator(
+        torch.rand(50, 1), **{**TERMS, "dataset": "d", "ledger": str(tmp_path / "l.db")}
+    )
+    adults = ClippedMean(lambda _, rows: rows[:, 0], score_range=(0.0, 1.0))
+    curator.release(adults, GaussianMechanism(20.0))
+    copy = tmp_path / "elsewhere" / "l.db"
+    copy.parent.mkdir()
+    shutil.copy(tmp_path / "l.db", copy)
+    with sqlite3.connect(copy) as cut:
+        cut.execute("DELETE FROM dpbo_entries WHERE seq = (SELECT max(seq) FROM dpbo_entries)")
+    status, out, _ = printed("ledger", "verify", copy)
+    assert status == 9
+    assert "the hash in the last line of a statement" in out
+    head = str(curator.statement()).split("hash is ")[1][:64]
+    assert printed("ledger", "verify", copy, "--expect", head)[0] == 6
+
+
+def test_show_names_the_parameters_of_a_released_point(tmp_path):
+    space = dpbo.Space(C=scipy.stats.loguniform(1e-2, 1e3), kind=["linear", "rbf"])
+    curator = dpbo.Curator(
+        torch.rand(500, 1), **{**TERMS, "dataset": "d", "ledger": str(tmp_path / "l.db")}
+    )
+    objective = dpbo.PrivateObjective(
+        curator,
+        lambda x, rows: rows[:, 0],
+        score_range=(0.0, 1.0),
+        evaluations=2,
+        space=space,
+        progress=False,
+    )
+    X = space.sample(2, seed=0)
+    objective(X)
+    _, out, _ = printed("ledger", "show", tmp_path / "l.db")
+    for x in X:
+        point = space.decode(x)
+        assert f"   at C={point['C']:.4g}, kind={point['kind']!r}" in out
