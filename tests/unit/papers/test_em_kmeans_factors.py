@@ -54,6 +54,14 @@ def test_lloyd_is_pure_under_a_pure_budget_and_its_noise_the_papers():
         DPKMeans(4, budget=Budget(2.0, 0.0), radius=2.0).fit(X)
 
 
+def test_the_statement_counts_the_records_of_one_table_once():
+    """It told of other records, of a number that the ledger does not know: there were none."""
+    curator = owner(torch.from_numpy(squares(300)), budget=Budget(1.0, 1e-3))
+    told = str(DPKMeans(4, budget=0.5, radius=2.0, dimension=2).fit(curator).statement())
+    assert "300, a public number) of the validation and training records" in told
+    assert "how many others" not in told
+
+
 @pytest.mark.parametrize("kind", [DPKMeans, DPLloyd, DPFactorAnalysis])
 @pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE])
 @attack("A6", "A7", "A8")
