@@ -10,6 +10,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from dpbo.accounting.calibration import budget_in_words
@@ -324,6 +325,33 @@ def holds_protected(records: Any) -> bool:
     """Whether a budget of this process protects some of these records; False where their form
     cannot be compared."""
     return protected_tables.hold(_sets_of(records))
+
+
+def require_unprotected(name: str, *tables: Any) -> None:
+    """Raises InputError where a ledger of this process protects some of these rows: for one exact
+    number of all of them, such as a score, which no budget covers. Rows whose form cannot be
+    compared pass, and so do those that were computed from protected ones.
+
+    Args:
+        name: the argument that holds the rows.
+        tables: their parts, such as features and labels, each None where there is none.
+    """
+    if holds_protected(tuple(map(_comparable, tables))):
+        raise InputError(
+            name,
+            type(tables[0]).__name__,
+            "free of records that a ledger of this process protects",
+            "A score on them is exact, and no budget covers it: use what was released of them, such"
+            " as a search's best_score_ or a ClippedMean of each record's score, or give rows that"
+            " nothing protects.",
+        )
+
+
+def _comparable(table: Any) -> Any:
+    """The table in a form whose rows can be compared with other tables' rows."""
+    if isinstance(table, (list, tuple)) and not isinstance(table[0] if table else "", str):
+        return np.asarray(table)
+    return table.tocsr() if hasattr(table, "tocsr") else table
 
 
 def require_other_rows(name: str, records: Any, own: Any, role: str, why: str) -> None:

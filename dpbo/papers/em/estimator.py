@@ -15,8 +15,10 @@ so that a resumed run starts where it did.
 
 Three warnings. Every `fit` on an array spends its budget anew, on a ledger of its own:
 `cross_val_score` or GridSearchCV over private rows spends it many times, with a warning each, and
-prints exact scores; one Curator adds them up. `predict`, `transform`, `fit_transform` and `score`
-of private rows are exact, and not for release. Earlier steps of a pipeline, such as a scaler, are
+refuses the scores; one Curator adds them up. One exact number of all rows (`score`, `aic`, `bic`)
+is refused for rows that a ledger of this process protects. One for each row (`predict`,
+`predict_proba`, `score_samples`, `transform`, `fit_predict`, `fit_transform`) is exact, and not for
+release: a query may release a noised sum of it. Earlier steps of a pipeline, such as a scaler, are
 not protected.
 """
 
@@ -44,6 +46,7 @@ from dpbo.accounting.filters import Accounting
 from dpbo.accounting.planned import Planned
 from dpbo.curator.curator import Curator
 from dpbo.curator.pricing import share_of_cap
+from dpbo.curator.protected_records import require_unprotected
 from dpbo.curator.reservation import Reservation
 from dpbo.errors import InputError
 from dpbo.mechanisms.additive import AdditiveMechanism
@@ -327,6 +330,16 @@ class PointEstimator(PrivateEstimator):
         check_is_fitted(self)
         rows = validate_data(self, _on_host(X), dtype=np.float64, reset=False)
         return torch.from_numpy(np.array(rows))
+
+    def _unprotected(self, X: Any) -> Any:
+        """The caller's own rows, for one exact number of all of them. Raises InputError for the
+        records of a curator, and for rows that a ledger of this process protects.
+        """
+        check_is_fitted(self)
+        if isinstance(X, Curator):
+            raise InputError("X", X, "rows", "Release a ClippedMean of each record's score.")
+        require_unprotected("X", X)
+        return X
 
 
 class LabelEstimator(PointEstimator):

@@ -144,8 +144,12 @@ class DPFactorAnalysis(TransformerMixin, PointEstimator):  # type: ignore[misc]
         return law.log_prob(points).numpy()  # type: ignore[no-untyped-call]
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Mean log-density of the caller's rows."""
-        return float(self.score_samples(X).mean())
+        """Mean log-density of the caller's rows.
+
+        Raises:
+            InputError: some of them are records that a ledger of this process protects.
+        """
+        return float(self.score_samples(self._unprotected(X)).mean())
 
 
 def low_rank_plus_diagonal(

@@ -100,8 +100,12 @@ class DPKMeans(TransformerMixin, LabelEstimator):  # type: ignore[misc]
         ).numpy()
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Minus the sum of squared distances of the caller's rows to their nearest centres."""
-        return -float(np.square(self.transform(X).min(1)).sum())
+        """Minus the sum of squared distances of the caller's rows to their nearest centres.
+
+        Raises:
+            InputError: some of them are records that a ledger of this process protects.
+        """
+        return -float(np.square(self.transform(self._unprotected(X)).min(1)).sum())
 
 
 class DPLloyd(DPKMeans):

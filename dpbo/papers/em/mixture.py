@@ -18,10 +18,8 @@ init_iter=0, settle=None, shares=(1, 1, 1)` is the plain algorithm in the ball o
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-import weakref
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from typing import Annotated, Any
@@ -198,9 +196,6 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         self.noise_multiplier_ = getattr(reservation.mechanism, "noise_multiplier", 0.0)
         self.statement_ = curator.statement()
         self.n_iter_ = self.max_iter
-        self._fitted_to = None
-        with contextlib.suppress(TypeError):  # of a list
-            self._fitted_to = weakref.ref(X)
         return self
 
     def score_samples(self, X: Any) -> Floats:
@@ -208,8 +203,12 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         return self.log_density(self._points(X)).numpy()
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Mean log-density of the caller's rows."""
-        return float(self.score_samples(X).mean())
+        """Mean log-density of the caller's rows.
+
+        Raises:
+            InputError: some of them are records that a ledger of this process protects.
+        """
+        return float(self.score_samples(self._unprotected(X)).mean())
 
     def log_density(self, X: torch.Tensor) -> torch.Tensor:
         """log-density at public points, `... x d` to `...`, differentiable: for
@@ -265,8 +264,8 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
             n_samples: the public number of records behind a released mean.
 
         Raises:
-            InputError: private records, in a Curator or as this model's own rows: their exact
-                likelihood is no release, nor is a choice that follows from it.
+            InputError: some rows are records that a ledger of this process protects, or X is a
+                Curator: their exact likelihood is no release, nor is a choice that follows from it.
         """
         total, count = self._log_likelihood(X, n_samples)
         return -2.0 * total + float(np.log(count)) * self._n_parameters()
@@ -277,16 +276,7 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         if n_samples is not None:
             count = require("n_samples", n_samples, Count)
             return count * require("X", X, float), count
-        own = self._fitted_to is not None and self._fitted_to() is X
-        if own or isinstance(X, Curator):
-            raise InputError(
-                "X",
-                X,
-                "public rows, or with n_samples a released mean log-density",
-                "The exact likelihood of private records is no release, nor is a choice made by it:"
-                " release a ClippedMean of score_samples.",
-            )
-        found = self.score_samples(X)
+        found = self.score_samples(self._unprotected(X))
         return float(found.sum()), len(found)
 
     def _n_parameters(self) -> int:
@@ -294,9 +284,6 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         own = width_of(self.covariance_type, d) - 1 - d
         covariances = 1 if self.covariance_type == "tied" else K
         return K * (d + 1) - 1 + covariances * own
-
-    def __getstate__(self) -> Any:
-        return {**super().__getstate__(), "_fitted_to": None}
 
     def _steps_of_k_means(self) -> int:
         if self.n_components == 1 or self.means_init is not None:

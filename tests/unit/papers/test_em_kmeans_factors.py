@@ -37,7 +37,10 @@ def test_k_means_finds_the_clusters(kind, adjacency):
     X = squares()
     found = kind(4, budget=Budget.gdp(20.0), radius=2.0, adjacency=adjacency, random_state=0).fit(X)
     best = KMeans(4, n_init=3, random_state=0).fit(X)
-    assert found.score(X) > 1.15 * best.score(X)
+    with pytest.raises(InputError, match=r"^X=.*protects"):
+        found.score(X)
+    public = squares(seed=1)
+    assert found.score(public) > 1.15 * best.score(public)
     assert found.transform(X[:7]).shape == (7, 4)
     assert (found.predict(X) == found.transform(X).argmin(1)).all()
     assert not hasattr(found, "labels_")
@@ -88,11 +91,13 @@ def test_nothing_depends_on_the_records_but_through_releases(kind, adjacency):
 
 @pytest.mark.parametrize(("d", "n"), [(6, 20_000), (60, 40_000)])
 def test_factor_analysis_comes_close_to_the_open_one(d, n):
-    X, L = factors(n, d, 2)
+    records, L = factors(n + 2000, d, 2)
+    X, test = records[:n], records[n:]
     private = DPFactorAnalysis(
         2, budget=Budget(2.0, 1e-6), radius=1.6 * d**0.5, random_state=0
     ).fit(X)
-    test = factors(2000, d, 2)[0]
+    with pytest.raises(InputError, match=r"^X=.*protects"):
+        private.score(X)
     assert private.score(test) > FactorAnalysis(2).fit(X).score(test) - 0.02 * d
     overlap = np.linalg.svd(np.linalg.qr(private.components_.T)[0].T @ np.linalg.qr(L)[0])[1]
     assert overlap.min() > 0.95
