@@ -11,6 +11,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from dpbo.accounting.calibration import budget_in_words
@@ -18,10 +20,11 @@ from dpbo.curator import charged_tables
 from dpbo.curator.handle import Opaque
 from dpbo.curator.named_tables import named_tables
 from dpbo.curator.record_fingerprints import RowDigests, RowSet, table_digest
-from dpbo.curator.records import PrivateView, leaves
+from dpbo.curator.records import PrivateView, is_dense, leaves
 from dpbo.curator.scaled_tables import ScaledRowsWarning, scaled_column
 from dpbo.errors import InputError, UsageError
 from dpbo.events import Event
+from dpbo.queries.ball import LARGEST_CHUNK, Ball
 from dpbo.validation import Name, checked, warn
 
 if TYPE_CHECKING:
@@ -40,8 +43,19 @@ _SCALED = (
     " the estimator; or fit it to public rows alone. If the column's ends are published constants,"
     " all is well. Tell only those who may see the records."
 )
+_CLIPPED = (
+    "more than half of the protected rows lie further than radius={radius:g} from center (0 where"
+    " it is omitted), and are clipped to that distance: what is released will tell of the radius"
+    " rather than of the rows. Give bounds=, one (lower, upper) a column in the columns' own units,"
+    " or a larger radius; take both from what is known of the columns without these rows. Tell only"
+    " those who may see the records."
+)
 # The budget of all that no ledger of this process is known to pay for.
 _TRAININGS = "trainings"
+
+
+class ClippedRowsWarning(UserWarning):
+    """Most protected rows lie beyond the ball that they are clipped to."""
 
 
 class RepeatedRecordsWarning(UserWarning):
@@ -174,6 +188,27 @@ class ProtectedRecords(Opaque):
         column = scaled_column(own, other)
         if column is not None:
             warn(_SCALED.format(column=column), ScaledRowsWarning)
+
+    def warn_if_clipped(self, ball: Ball, d: int) -> None:
+        """Warns (`ClippedRowsWarning`) where the own records are one table of d columns of numbers,
+        and more than half of its finite rows lie beyond a ball.
+        """
+        rows = self.__own.records
+        if hasattr(rows, "iloc"):
+            rows = rows.to_numpy()
+        if isinstance(rows, np.ndarray) and rows.dtype.kind in "biuf":
+            rows = torch.from_numpy(rows.astype(np.float64))
+        if not isinstance(rows, Tensor) or not is_dense(rows) or rows.shape[1:] != (d,):
+            return
+        order = torch.inf if ball.norm == "linf" else 2
+        lengths = torch.cat(
+            [
+                torch.linalg.vector_norm(ball.inward(part.double()), order, dim=1)
+                for part in torch.split(rows.detach(), LARGEST_CHUNK)
+            ]
+        )
+        if int((lengths[lengths.isfinite()] > 1.0).sum()) > int(lengths.isfinite().sum()) / 2:
+            warn(_CLIPPED.format(radius=ball.radius), ClippedRowsWarning)
 
     def are(self, records: Any) -> bool:
         """Whether these are the curator's own records, each as often, in any order.

@@ -92,6 +92,15 @@ class Gaussians:
             diagonal = self.covariances.unsqueeze(1).expand_as(self.means)
         return torch.diag_embed(diagonal)
 
+    def by_column(self) -> Gaussians:
+        """The same mixture in a shape that stays its own when columns are scaled: spherical
+        covariances as diagonal ones.
+        """
+        if self.kind != "spherical":
+            return self
+        diagonal = self.covariances.unsqueeze(1).expand_as(self.means).clone()
+        return Gaussians(self.weights, self.means, diagonal, "diag")
+
     def outward(self, ball: Ball) -> Gaussians:
         """The same mixture in x's coordinates; the ball's matrix must be of the covariances'
         kind.

@@ -82,8 +82,13 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         n_components: K.
         budget: a Budget; with a Curator also a share in (0, 1] of its budget.
         mechanism: NoNoise(allow_not_private=True) instead of a budget, for no privacy.
-        radius: public; records further from `center` are clipped to that distance.
-        center: public, `d`; omitted, zero.
+        bounds: public, one (lower, upper) a column, `d x 2`. Columns are scaled by them to [-1, 1]
+            and clipped there, each record by itself, so that the sensitivity is the same.
+            `covariance_type`, `reach` and k-means are in these units, all results in the caller's:
+            "spherical" covariances are then `K x d`.
+        radius: public; records further from `center` are clipped to that distance. With bounds it
+            is in their units, and may be omitted: sqrt(d), which clips nothing more.
+        center: public, `d`, in the caller's units; omitted, zero, or the middle of the bounds.
         covariance_type: "full", "tied", "diag" or "spherical".
         method: "mle", or "map" with the paper's priors.
         noise: the paper's two ways, on weights, means and covariances. "GGG": Gaussian noise on
@@ -132,14 +137,15 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
     name: Name = "dp-em"
 
     def fit(self, X: Any, y: Any = None) -> DPGaussianMixture:
-        """Reserve the plan, release, and keep the mixture. X: `n x d`, or a Curator.
+        """Reserve the plan, release, and keep the mixture. X: `n x d`, or a Curator. A row with a
+        cell that is NaN, infinite or no number is in no sum, though in the public number of
+        records; to have it counted, fill the cell with a constant before.
 
         Raises:
             InputError: an argument outside its range.
             BudgetExceeded: the budget is not left.
         """
-        curator, d = self._open_points(X)
-        ball = self._ball(d)
+        curator, d, ball = self._open_points(X)
         K = self.n_components
         kind = self.covariance_type
         # the post-processing's: tied covariances are full ones that are alike
@@ -153,9 +159,9 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
             natural=blank,
             covariance=kind,
             weights=self._weights(d),
-            vectors=self.vectors,
+            **self._of_records(),
         )
-        sums = ClusterSums(d, ball=ball, centers=blank[:, :d], vectors=self.vectors)
+        sums = ClusterSums(d, ball=ball, centers=blank[:, :d], **self._of_records())
         settings = self._settings(*_TERMS)
         settings |= {
             "random_state": seed,
@@ -182,6 +188,9 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
                 answer, std = answer + value, std + its_std
             answer, std = averaged.add(answer, std)
             mixture = mixture_of(answer, std, d, kind, floor, prior)
+        if self._box is not None:
+            ball = self._box.of(ball)
+            mixture = mixture.by_column()
         self._mixture = mixture
         self._ball_ = ball
         outside = mixture.outward(ball)
@@ -337,6 +346,8 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
                 raise InputError("weights_init", self.weights_init, f"{K} positive numbers")
             if abs(float(weights.sum()) - 1.0) > 1e-6:
                 raise InputError("weights_init", self.weights_init, "of sum 1")
+        if means is not None:
+            means = self._inward(means)
         return means, weights
 
     def _reach(self, d: int) -> float:
@@ -367,8 +378,8 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
     def _frame(
         self, reservation: Reservation, ball: Ball, d: int, shape: str
     ) -> tuple[Ball, torch.Tensor]:
-        """The ball around all records in which they are white, and their covariance in x's units; a
-        guess where nothing is released.
+        """The ball around all records in which they are white, and their covariance in x's units,
+        or the box's; a guess where nothing is released.
         """
         units = reservation.curator.units
         identity = torch.eye(d, dtype=torch.float64, device="cpu")
@@ -376,7 +387,7 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         for _ in range(self.frame_iter):
             natural = identity.new_zeros(1, width_of(shape, d))
             query = MixtureMoments(
-                d, ball=ball, natural=natural, covariance=shape, vectors=self.vectors
+                d, ball=ball, natural=natural, covariance=shape, **self._of_records()
             )
             value, std = map(query.table, self._release(reservation, query, "frame"))
             count = public_count(units, value[0, 0], std[0, 0])
@@ -415,7 +426,7 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
             center=center,
         )
         for _ in range(self._steps_of_k_means()):
-            query = ClusterSums(d, ball=near, centers=centers / near.radius, vectors=self.vectors)
+            query = ClusterSums(d, ball=near, centers=centers / near.radius, **self._of_records())
             value, std = map(query.table, self._release(reservation, query, "k-means"))
             if units is not None:
                 value[:, 0] += (units - value[:, 0].sum()) / K

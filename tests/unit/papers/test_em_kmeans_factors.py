@@ -138,4 +138,4 @@ def test_the_embedding_is_a_linear_map_that_botorch_can_differentiate():
     assert np.allclose(encode(points).detach().reshape(8, 2), private.transform(X[:8]))
     encode(points).sum().backward()
     with pytest.raises(InputError, match="analysis"):
-        embedding(DPKMeans(2, budget=Budget(1.0, 1e-6), radius=1.0).fit(X))
+        embedding(DPKMeans(2, budget=Budget(1.0, 1e-6), radius=5.0).fit(X))

@@ -425,7 +425,7 @@ def test_scikit_learns_own_checks(kind):
     """With a large budget: scikit-learn's data sets have 20 to 100 rows. A check that fails and is
     not in the list raises.
     """
-    settings = of(budget=Budget.gdp(20.0), radius=10.0, random_state=0)
+    settings = of(budget=Budget.gdp(20.0), radius=300.0, random_state=0)
     if kind is not DPFactorAnalysis:
         settings["max_iter"] = 1
     estimator = kind(1 if kind is DPFactorAnalysis else 2, **settings)
