@@ -47,14 +47,14 @@ from benchmarks.main_job import few
 from benchmarks.overhead import curator_of, peak_memory
 from dpbo import Adjacency, Budget, Curator, DPSearch, Privacy, PrivateObjective, Space, demo
 from dpbo.accounting import Planned
-from dpbo.curator.labels import numbered
-from dpbo.curator.record_fingerprints import table_digest
 from dpbo.dpsgd import Session, plan_tuning, tune
 from dpbo.events import PoissonGaussianEvent
 from dpbo.gibo import ClippedGradient
 from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
+from dpbo.records.digests import table_digest
+from dpbo.records.labels import numbered
 from dpbo.search.public_scores import public_candidates
 from examples import tuning_dpsgd
 

@@ -22,7 +22,7 @@ import numpy as np
 from scipy import stats
 from tqdm import tqdm
 
-from dpbo.curator.protected_records import RepeatedRecordsWarning
+from dpbo.records.protected_records import RepeatedRecordsWarning
 
 
 def options(

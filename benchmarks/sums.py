@@ -19,12 +19,12 @@ from sklearn.mixture import GaussianMixture
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from benchmarks.harness import interleaved, options, ratio, record, table
-from dpbo.curator.records import PrivateView
 from dpbo.papers.em.gaussians import Gaussians
 from dpbo.papers.em.mixture_moments import MixtureMoments
 from dpbo.papers.em.point_sums import ClusterSums
 from dpbo.privacy import PrivacyUnit
 from dpbo.queries.ball import Ball
+from dpbo.records.view import PrivateView
 
 STEPS = 7
 CLUSTERS = 8

@@ -12,8 +12,7 @@ from . import reporting as reporting
 from . import search as search
 from . import testing as testing
 from .curator.curator import Curator as Curator
-from .curator.distributed import Ranks as Ranks
-from .curator.records import Source as Source
+from .curator.ranks import Ranks as Ranks
 from .errors import BudgetExceeded as BudgetExceeded
 from .errors import InputError as InputError
 from .errors import LedgerMismatch as LedgerMismatch
@@ -28,6 +27,7 @@ from .privacy import Adjacency as Adjacency
 from .privacy import Budget as Budget
 from .privacy import PrivacyUnit as PrivacyUnit
 from .privacy import RowChange as RowChange
+from .records.sources import Source as Source
 from .release import Release as Release
 from .reporting import report as report
 from .search import DPSearch as DPSearch

@@ -295,9 +295,9 @@ def _plan(options: argparse.Namespace) -> None:
 
 
 def _ledger(options: argparse.Namespace) -> None:
-    from dpbo.curator.places import place_named
     from dpbo.curator.statements import compose_statement
     from dpbo.ledger.ledger import Ledger
+    from dpbo.places import place_named
     from dpbo.statement import form
 
     ledger = Ledger.open(place_named(options.ledger))
@@ -467,8 +467,8 @@ def _holds_numbers(x: Any) -> bool:
 
 
 def _report(options: argparse.Namespace) -> None:
-    from dpbo.curator.places import place_named
     from dpbo.ledger.ledger import Ledger
+    from dpbo.places import place_named
     from dpbo.reporting.page import report
     from dpbo.validation import named_file
 

@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 
 from dpbo import models
-from dpbo.curator.birth import reservation_terms
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
 from dpbo.errors import BudgetExceeded, InputError, PrivateFailure, ScoreError, UsageError
+from dpbo.ledger.birth import reservation_terms
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism
@@ -57,7 +57,6 @@ _STATED = (
     "max_records_per_unit",
     "reference",
     "score_range",
-    "space",
     "weights",
     "worst",
 )

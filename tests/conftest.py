@@ -165,7 +165,7 @@ def seeded_noise(monkeypatch):
     """
     from dpbo.testing import SeededEntropy
 
-    module = importlib.import_module("dpbo.curator.entropy")
+    module = importlib.import_module("dpbo.entropy")
     entropy = SeededEntropy(0)
     monkeypatch.setattr(module, "os", types.SimpleNamespace(urandom=entropy))
     ssl = types.SimpleNamespace(RAND_add=lambda *_: None, RAND_bytes=entropy)

@@ -15,13 +15,14 @@ CORE: list[tuple[str, str]] = [
     (
         (
             "_version errors extras validation fingerprint isolation hidden_run notebook progress"
-            " _mpmath opacus_name run_counts events"
+            " _mpmath opacus_name run_counts events entropy places"
         ),
         (
             "the version; errors; libraries that only parts need; arguments checked against"
             " annotations; digests of content; generators and warnings kept apart from private"
             " code; tables for notebooks; progress bars; the accountant's name in Opacus; the"
-            " number of hidden runs; what a release costs"
+            " number of hidden runs; what a release costs; the only source of randomness; the"
+            " folder of what a user keeps"
         ),
     ),
     ("privacy statement", "who is protected, and what is guaranteed"),
@@ -41,13 +42,15 @@ CORE: list[tuple[str, str]] = [
             " points, never records"
         ),
     ),
+    ("ledger", "the one table of what was promised, charged and released"),
     (
-        "ledger curator",
+        "records",
         (
-            "the one table of what was promised, charged and released; the trusted side: records,"
-            " evaluation, entropy, the statement"
+            "the private records: their view, their public form, labels, digests, and checks of"
+            " likely mistakes about them"
         ),
     ),
+    ("curator", "the trusted side: evaluation, prices, reservations, ranks and the statement"),
     (
         "objective algorithms planning",
         "the private objective, the algorithms over it, and what a budget buys",
@@ -72,6 +75,8 @@ WINGS: dict[str, tuple[str, str]] = {
     "reporting": ("search integrations", "the report's page, pictures and released values"),
     "testing": ("", "contracts, audits and replay, shipped for users"),
 }
+# No file of these imports one that leads back to it.
+ROOMS = "records ledger curator"
 # What starts programs may import everything.
 PROGRAMS = "demo __main__"
 
@@ -83,6 +88,32 @@ def imported(node: ast.AST) -> list[str]:
     if isinstance(node, ast.ImportFrom) and node.module:
         return [node.module, *(f"{node.module}.{name.name}" for name in node.names)]
     return []
+
+
+def circles(root: pathlib.Path) -> list[list[str]]:
+    """Files of the rooms that import one another in a circle, also within a function or for types
+    alone: each strongly connected component of more than one.
+    """
+    files = {
+        ".".join(path.relative_to(root.parent).with_suffix("").parts): path
+        for room in ROOMS.split()
+        for path in (root / room).glob("*.py")
+    }
+    after = {
+        name: {one for node in ast.walk(ast.parse(path.read_text())) for one in imported(node)}
+        & files.keys()
+        for name, path in files.items()
+    }
+    for _ in files:
+        after = {
+            name: reached.union(*(after[one] for one in reached)) for name, reached in after.items()
+        }
+    together = {
+        tuple(sorted(other for other in after[name] if name in after[other]))
+        for name in files
+        if name in after[name]
+    }
+    return sorted(map(list, together))
 
 
 def table() -> str:

@@ -12,10 +12,10 @@ from torch import Tensor
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import PureFilter
 from dpbo.acquisition.ucb import kusner_beta, suggest_ucb
-from dpbo.curator.records import PrivateView
 from dpbo.models import FiniteGP
 from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.kusner import KusnerSearch
+from dpbo.records.view import PrivateView
 
 SIDES = {100: (10, 10), 1_000: (25, 40), 10_000: (100, 100)}
 LENGTH = 0.2

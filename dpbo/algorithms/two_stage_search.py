@@ -112,16 +112,16 @@ def search_then_choose(
         ReleaseLost: a process that died before it stored the choice had charged it.
     """
     finalists = min(finalists, len(candidates))
-    whole = share_of_cap(curator, budget)
+    whole = share_of_cap(curator.ledger, budget)
     share = exact_share(search_share, "search_share")
     if share == 1:
         raise InputError("search_share", search_share, "below 1", "The rest pays for the choice.")
     of_search, of_choice = parts_of(curator.accounting, whole, share)
-    mechanism = next(priced(curator, [PermuteAndFlipMechanism], of_choice))
+    mechanism = next(priced(curator.ledger, [PermuteAndFlipMechanism], of_choice))
     used = curator.ledger.used()
     if f"{name}: choice" not in used:
         begun = f"{name}: search" in used
-        require_left(curator, of_choice if begun else whole, f"the plan {name!r}")
+        require_left(curator.ledger, of_choice if begun else whole, f"the plan {name!r}")
     objective = PrivateObjective(
         curator,
         score,

@@ -8,15 +8,12 @@ release = curator.release(handle, GaussianMechanism(20.0))
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import functools
 import pathlib
-import threading
-import uuid
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from concurrent.futures import Executor, Future
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -25,9 +22,6 @@ import torch
 from torch import Tensor
 
 from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
-from dpbo.curator.birth import Birth, require_reservation_terms
-from dpbo.curator.distributed import Ranks
-from dpbo.curator.entropy import system_entropy
 from dpbo.curator.evaluation import (
     FAILURES,
     Job,
@@ -36,37 +30,24 @@ from dpbo.curator.evaluation import (
     require_askable,
     submit_job,
 )
-from dpbo.curator.handle import Handle, Opaque
+from dpbo.curator.handle import Handle
 from dpbo.curator.hidden_draws import HiddenDraws
-from dpbo.curator.pending import PendingReleases
-from dpbo.curator.places import ledger_of
-from dpbo.curator.pricing import Noise, event_of, slot_noise
-from dpbo.curator.protected_records import ProtectedRecords
-from dpbo.curator.public_form import Form, form_of, require_known_form
-from dpbo.curator.record_fingerprints import RowDigests, table_digest
-from dpbo.curator.records import (
-    PrivateView,
-    Source,
-    count_records,
-    leaves,
-    map_leaves,
-    require_one_index,
-)
-from dpbo.curator.releasing import (
-    conditions_of,
-    noised,
-    require_expressible,
-    slot_of,
-    terms_of,
-)
+from dpbo.curator.pricing import Noise, slot_noise
+from dpbo.curator.ranks import OneProcess, Ranks, collective
+from dpbo.curator.releasing import Releases, noised, terms_of
 from dpbo.curator.reservation import Reservation
 from dpbo.curator.statements import BudgetUse, compose_statement
-from dpbo.errors import ORDER, InputError, LedgerError, PrivacyError, PrivateFailure
+from dpbo.entropy import system_entropy
+from dpbo.errors import ORDER, InputError, PrivateFailure, UsageError
 from dpbo.events import Event
+from dpbo.fingerprint import Reached
 from dpbo.isolation import mute_warnings
-from dpbo.ledger.kept import key_of, require_same
+from dpbo.ledger.birth import Birth, require_reservation_terms
+from dpbo.ledger.fingerprints import key_of, require_same
+from dpbo.ledger.lock import ProcessLock
 from dpbo.mechanisms.mechanism import Entropy, Mechanism, NoiseDistribution
 from dpbo.notebook import facts_table
+from dpbo.places import ledger_of
 from dpbo.privacy import (
     Adjacency,
     Budget,
@@ -77,6 +58,14 @@ from dpbo.privacy import (
     warn_of_delta,
 )
 from dpbo.queries.query import Failure, IntegerSum, Outcome, Query
+from dpbo.records.containers import count_records, leaves, map_leaves
+from dpbo.records.digests import RowDigests, digest_of_sums, table_digest
+from dpbo.records.form import Form, form_of, require_known_form
+from dpbo.records.labels import require_one_index
+from dpbo.records.opaque import Opaque
+from dpbo.records.protected_records import ProtectedRecords
+from dpbo.records.sources import Source
+from dpbo.records.view import PrivateView
 from dpbo.release import Release
 from dpbo.statement import Guarantee, Statement
 from dpbo.validation import Count, Index, Name, checked, printable, require_json
@@ -85,6 +74,7 @@ if TYPE_CHECKING:
     from dpbo.ledger.ledger import Ledger
 
 
+@collective("assume", "bind", "evaluate", "release", "release_all", "reserve")
 @checked
 class Curator(Opaque):
     """Holds private records and releases noisy answers within a budget.
@@ -140,7 +130,7 @@ class Curator(Opaque):
             records: not at all), and its range and NaN are not tested before a charge.
             Records that cannot be taken apart are not tried on one another. Records in tables, and
             in arrays of other things than numbers, are cast to the form of these, cell by cell
-            (public_form.py): without, they are refused.
+            (records/form.py): without, they are refused.
         schema: public records whose form counts in place of that of `example`, such as the whole
             public table, or one without rows; the score is not tried on them. Or a `Form` of them.
         one_at_a_time: True gives every score one record at a time, with a copy of the model of its
@@ -199,20 +189,13 @@ class Curator(Opaque):
         ranks: Ranks | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        if ranks is not None:
-            raise InputError(
-                "ranks",
-                type(ranks).__name__,
-                "omitted for a class of your own",
-                "Make it a ShardedCurator.",
-            )
+        self._ranks = OneProcess() if ranks is None else ranks
         self.__answers = weakref.WeakKeyDictionary[Handle, tuple[Query, IntegerSum]]()
         self._mutated = False
-        self._lock = threading.RLock()
+        self._lock = ProcessLock()
         # What the selections of this process released, by their names: the ledger holds no output.
         self.selections: dict[str, tuple[int, Any]] = {}
         self._entropy = entropy
-        self._allow_conditional = allow_conditional
         self._allow_repeated = allow_repeated
         if ledger is not None and not dataset:
             allowed = (
@@ -236,14 +219,30 @@ class Curator(Opaque):
         if example is not None:
             count_records(example)
         form = form_of(schema, example)
-        self.__view = self._read(records, own_unit, birth, form, device)
-        if ledger is None and dataset and not self._can_be_repeated():
-            ledger = ledger_of(dataset)
-        self._ledger = self._opened(ledger, dataclasses.replace(birth, units=self.units))
+        promise = (birth.to_json(), birth.grouped, allow_conditional, allow_repeated)
+        read = functools.partial(self._read, records, own_unit, birth, form, device)
+        view = self._ranks.run_together("make a Curator", promise, read)
+        public = birth.adjacency.replaces
+        self.__view = self._ranks.count_units(view, own_unit.groups, public=public)
+        repeatable = self._ranks.run_on_rank_0(
+            "choose entropy", (), lambda: entropy is not system_entropy
+        )
+
+        def opening() -> Ledger:
+            place = ledger
+            if place is None and dataset and not repeatable:
+                place = ledger_of(dataset)
+            return Ledger(place, dataclasses.replace(birth, units=self.units))
+
+        # With SQLAlchemy, a tenth of the time that torch takes.
+        from dpbo.curator.shared_ledger import SharedLedger
+        from dpbo.ledger.ledger import Ledger
+
+        self._shared = SharedLedger(self._ranks, opening)
+        self._releases = Releases(self._shared.own, allow_conditional=allow_conditional)
         # Kept now, because a Source may not load again.
         self._device = self.__view.device
         self.__versions = self.__view.versions_in_memory()
-        self._pending = PendingReleases(self._ledger)
         self.protected = ProtectedRecords(
             self.__view,
             role,
@@ -271,23 +270,11 @@ class Curator(Opaque):
             self.assume("repeated-records")
         if self.ranks > 1 and own_unit.groups is None:
             self.assume("shards-are-disjoint")
-        if self._can_be_repeated():
+        if repeatable:
             self._note("void", "noise came from a source that can be repeated")
         # The guarantee of pure DP has no delta.
         if not (self.rank or isinstance(chosen, PureFilter)):
             warn_of_delta(budget, self.units, birth.unit)
-
-    # `Curator(ranks=...)` makes a ShardedCurator. Type checkers do not see `__new__`, and `wraps`
-    # shows others its signature as that of `__init__`.
-    if not TYPE_CHECKING:
-
-        @functools.wraps(__init__)
-        def __new__(cls, *_arguments, ranks=None, **_settings):
-            if ranks is None or cls is not Curator:
-                return super().__new__(cls)
-            from dpbo.curator.sharded import ShardedCurator
-
-            return super().__new__(ShardedCurator)
 
     @property
     def adjacency(self) -> Adjacency:
@@ -309,7 +296,7 @@ class Curator(Opaque):
         """What was promised, charged and released; on several ranks a copy of the first one's, as
         all saw it last.
         """
-        return self._ledger
+        return self._shared.seen
 
     @property
     def units(self) -> int | None:
@@ -349,12 +336,12 @@ class Curator(Opaque):
     @property
     def rank(self) -> int:
         """Rank of this process; 0 if not distributed."""
-        return 0
+        return self._ranks.rank
 
     @property
     def ranks(self) -> int:
         """Number of processes that share the records; 1 if not distributed."""
-        return 1
+        return self._ranks.world_size
 
     @classmethod
     def rehearsal(cls, records: Any, **settings: Any) -> Curator:
@@ -383,7 +370,12 @@ class Curator(Opaque):
         """
         require_json("details", details)
         asked = as_it_is_now(query)
-        return self._accept(asked, details, reservation, self._evaluated(asked, details))
+        outcome = self._ranks.reduce(
+            f"evaluate {type(query).__name__}",
+            (asked, details, Reached(asked)),
+            functools.partial(self._evaluated, asked),
+        )
+        return self._accept(asked, details, reservation, outcome)
 
     def submit(
         self, query: Query, executor: Executor, *, reservation: Name | None = None, **details: Any
@@ -396,6 +388,13 @@ class Curator(Opaque):
         is where a worker was lost. Any other error of the executor becomes a PrivateFailure,
         because it may show records, as one of pickling does.
         """
+        if self.ranks > 1:
+            raise InputError(
+                "executor",
+                type(executor).__name__,
+                "left out on several ranks",
+                "Each evaluates its own shard.",
+            )
         require_json("details", details)
         # as they are now, whatever becomes of them while a worker is busy
         details = copy.deepcopy(details)
@@ -434,20 +433,22 @@ class Curator(Opaque):
         of that name. With `used`, a reservation that has used another number of slots refuses,
         uncharged (LedgerError): another process released from it.
         """
+        question = (list(handles), mechanism, name, reservation, used)
+        release = functools.partial(
+            self._shared.change,
+            f"release {name}",
+            question,
+            functools.partial(self._released, *question),
+        )
         with self._lock:
-            first = False
-            if handles:
-                first = self.protected.before_charge(mechanism.event(len(handles)))
-            try:
-                released = self._released(list(handles), mechanism, name, reservation, used)
-            except BaseException:
-                # an interrupt may come after the charge
-                if first and any(map(self._pending.is_charged, handles)):
-                    self.protected.remember()
-                raise
-            if first:
-                self.protected.remember()
-            return released
+            if not handles:
+                return release()
+            event = mechanism.event(len(handles))
+            # An interrupt may come after the charge.
+            with self.protected.charging(
+                event, lambda: any(map(self._releases.is_charged, handles))
+            ):
+                return release()
 
     def deliver(self) -> None:
         """Store what was charged and drawn while the ledger was out of reach. Every release begins
@@ -457,7 +458,7 @@ class Curator(Opaque):
         Raises LedgerUnavailable where the ledger still is.
         """
         with self._lock:
-            self._pending.store()
+            self._shared.change("deliver", (), self._releases.store)
 
     def reserve(
         self,
@@ -515,7 +516,7 @@ class Curator(Opaque):
         if query is not None:
             self._require_askable(query)
             stated = {**terms_of(query), **stated}
-        mechanism, event = slot_noise(self, noise, budget, slots, query)
+        mechanism, event = slot_noise(self.ledger, noise, budget, slots, query)
         if budget is not None and not isinstance(noise, (Event, Mechanism)):
             stated = {"budget": describe_budget(budget), **stated}
 
@@ -524,10 +525,12 @@ class Curator(Opaque):
             # Answers of a parallel reservation are counted by place: in another order one record
             # would be answered again.
             self.bind(name, given or {}, tables=tables, begun=begun, ordered=ordered or parallel)
-        first = self.protected.before_charge(event)
-        reserved = self._reserved(name, event, slots, stated, parallel, limit)
-        if first:
-            self.protected.remember()
+        question = (name, event, slots, stated, parallel, limit)
+        # A reservation of which nothing is charged tells nothing of the records.
+        self.protected.compare(event)
+        reserved = self._shared.change(
+            f"reserve {name}", question, functools.partial(self._reserved, *question)
+        )
         return Reservation(self, name, reserved, slots, mechanism, query, begun=begun)
 
     def bind(
@@ -558,14 +561,18 @@ class Curator(Opaque):
         found: dict[str, str | None] = {}
         # a ledger in memory has one curator, and that its records
         if self.ledger.storage.persistent:
-            key = self._key()
-            found[f"{self.ledger.birth.role} records"] = self._digest(self.__view, key)
+            key = self._shared.change("compare records", (), lambda: key_of(self._shared.own))
+            found[f"{self.ledger.birth.role} records"] = self._digest(key)
             if ordered:  # which is refused on several ranks
                 rows = RowDigests.of(self.__view)
                 found[ORDER] = None if rows is None else rows.digest_in_order(key)
             for name, table in (tables or {}).items():
                 found[name] = table_digest(table, key)
-        self._require_same(reservation, things, found, begun)
+        self._shared.change(
+            f"bind {reservation}",
+            (sorted(things), sorted(found), begun),
+            lambda: require_same(self._shared.own, reservation, things, found, begun=begun),
+        )
 
     def mark_probed(self, query: Query) -> None:
         """Note that this question's score was tried on public records: `example=` need not be tried
@@ -590,15 +597,19 @@ class Curator(Opaque):
         Args:
             reservation: the selection's: charged, and without a value yet.
         """
-        return HiddenDraws(self, reservation)
+        if self.ranks > 1:
+            raise UsageError(
+                "each rank would noise its own shard for one charge: give a curator of one process."
+            )
+        return HiddenDraws(
+            self.ledger, reservation, lambda query: self._job(query)(), self._entropy
+        )
 
     def statement(self, *, delta: float | None = None) -> Statement:
         """What is guaranteed, to whom, under which assumptions. `delta` says where to print epsilon
         for a budget given as mu.
         """
-        return compose_statement(self._ledger, delta=delta, units=self.units)
-
-    # What several processes that share the records do together: see `ShardedCurator`.
+        return compose_statement(self._shared.own, delta=delta, units=self.units)
 
     def _read(
         self,
@@ -627,22 +638,7 @@ class Curator(Opaque):
             require_known_form(view.records)
         return view
 
-    def _opened(self, url: str | pathlib.Path | None, birth: Birth) -> Ledger:
-        """The ledger."""
-        # with SQLAlchemy, a tenth of the time that torch takes
-        from dpbo.ledger.ledger import Ledger
-
-        return Ledger(url, birth)
-
-    def _can_be_repeated(self) -> bool:
-        """Whether the noise can be drawn again by who knows its source."""
-        return self._entropy is not system_entropy
-
-    def _new_id(self) -> str:
-        """A random name for a handle."""
-        return uuid.uuid4().hex
-
-    def _evaluated(self, query: Query, details: Mapping[str, Any]) -> Outcome:
+    def _evaluated(self, query: Query) -> Outcome:
         """The exact answer on the records."""
         outcome = self._job(query)()
         self._mutated |= isinstance(outcome, Failure) and outcome.kind == "mutated"
@@ -657,10 +653,9 @@ class Curator(Opaque):
         used: int | None,
     ) -> tuple[Release, ...]:
         """The values of the handles, charged and drawn now where they were not before."""
-        self._pending.store()
-        if fresh := self._pending.uncharged(handles):
-            self._release_fresh(fresh, mechanism, name, reservation, used)
-        return tuple(map(self._pending.value, handles))
+        answers = {handle: self._answer(handle) for handle in handles}
+        self._releases.release(answers, self._draw, mechanism, name, reservation, used)
+        return tuple(map(self._releases.value, handles))
 
     def _reserved(
         self,
@@ -676,115 +671,41 @@ class Curator(Opaque):
         """
         require_json("terms", terms)
         require_reservation_terms(terms, self.units)
-        self._require_allowed(terms.get("assumptions") or {})
+        self._releases.require_allowed(terms.get("assumptions") or {})
+        ledger = self._shared.own
         if not parallel:
-            return self._ledger.reserve(name, event, slots, terms)
-        if self.units is None or self._ledger.birth.grouped or self.ranks > 1:
+            return ledger.reserve(name, event, slots, terms)
+        if self.units is None or ledger.birth.grouped or self.ranks > 1:
             allowed = (
                 "False where units are groups, their number is private, or they are sharded over"
                 " ranks"
             )
             raise InputError("parallel", True, allowed, "A part is one record there.")
-        self._ledger.note("assume", "records-keep-their-places")
-        return self._ledger.reserve(
+        ledger.note("assume", "records-keep-their-places")
+        return ledger.reserve(
             name, event, slots, {**terms, "records": self.units}, parallel=True, limit=limit
         )
 
-    def _key(self) -> bytes:
-        """The secret key of fingerprints."""
-        return key_of(self._ledger)
-
-    def _digest(self, records: PrivateView, key: bytes) -> str | None:
-        """The digest of all records; None where some cannot be compared."""
-        return table_digest(records, key)
-
-    def _require_same(
-        self,
-        reservation: str,
-        things: Mapping[str, Any],
-        found: Mapping[str, str | None],
-        begun: bool,
-    ) -> None:
-        require_same(self._ledger, reservation, things, found, begun=begun)
+    def _digest(self, key: bytes) -> str | None:
+        """The digest of all records, of use on rank 0; None where some cannot be compared. How they
+        are dealt to ranks does not matter.
+        """
+        mine = RowDigests.of(self.__view)
+        if not all(self._ranks.gather_mark(mine is not None)):
+            return None
+        assert mine is not None
+        return digest_of_sums(self._ranks.reduce_tensor(mine.sums()), key)
 
     def _note(self, kind: str, text: str) -> None:
-        self._ledger.note(kind, text)
-
-    def _release_fresh(
-        self,
-        handles: Sequence[Handle],
-        mechanism: Mechanism,
-        name: str,
-        reservation: str | None,
-        used: int | None,
-    ) -> None:
-        queries = []
-        laws = []
-        for query, answer in map(self._answer, handles):
-            law = mechanism.distribution(query.sensitivity(self.adjacency), answer.quanta)
-            require_expressible(query, answer.quanta, law, mechanism, self.units)
-            queries.append(query)
-            laws.append(law)
-        event = event_of(queries, mechanism, self.adjacency)
-        self._require_allowed(set().union(*map(conditions_of, queries)))
-        entry = self._charge(handles, name, event, reservation, used)
-        drawn = [
-            (handle, self._draw(handle, law, mechanism, event, entry))
-            for handle, law in zip(handles, laws, strict=True)
-        ]
-        self._pending.add(entry, name, drawn)
-        self._pending.store()
-
-    def _charge(
-        self,
-        handles: Sequence[Handle],
-        name: str,
-        event: Event,
-        reservation: str | None,
-        used: int | None,
-    ) -> int:
-        ledger = self._ledger
-        slots = [slot_of(handle, self._answer(handle)[0]) for handle in handles]
-        # before it is true: an interrupt may come between the commit and its answer
-        self._pending.mark_charged(handles)
-        try:
-            return ledger.charge(
-                name, event, {"units": self.units, "slots": slots}, reservation, used=used
-            )
-        except BaseException as error:
-            charged = not isinstance(error, PrivacyError) or getattr(error, "uncertain", False)
-            if charged:
-                with contextlib.suppress(LedgerError):  # which leaves it uncertain
-                    charged = ledger.charged(handles[0].id)
-            if not charged:
-                self._pending.mark_uncharged(handles)
-            raise
-
-    def _require_allowed(self, data_assumptions: Iterable[str]) -> None:
-        conditions = sorted(data_assumptions)
-        if conditions and not self._allow_conditional:
-            raise InputError(
-                "allow_conditional",
-                False,
-                f"True for a guarantee that rests on {', '.join(conditions)}",
-                "The statement then says what holds without them.",
-            )
+        self._shared.change("note", (kind, text), lambda: self._shared.own.note(kind, text))
 
     def _draw(
-        self,
-        handle: Handle,
-        distribution: NoiseDistribution,
-        mechanism: Mechanism,
-        event: Event,
-        entry: int,
+        self, handle: Handle, law: NoiseDistribution, mechanism: Mechanism, event: Event, entry: int
     ) -> Release:
-        query, answer = self._answer(handle)
         drawn, value, variance = noised(
-            query, answer, distribution, mechanism, self._entropy, units=self.units
+            *self._answer(handle), law, mechanism, self._entropy, units=self.units
         )
-        return Release(
-            value, variance, tuple(drawn.reshape(-1).tolist()), distribution, event, entry
-        )
+        return Release(value, variance, tuple(drawn.reshape(-1).tolist()), law, event, entry)
 
     def _require_askable(self, query: Query) -> None:
         require_askable(
@@ -833,7 +754,7 @@ class Curator(Opaque):
                 f" see the records.{tried}"
             )
         self.mark_probed(query)
-        handle = Handle(query, details, self._new_id(), reservation)
+        handle = Handle(query, details, self._ranks.new_id(), reservation)
         with self._lock:
             self.__answers[handle] = query, outcome
         return handle

@@ -11,14 +11,15 @@ from typing import Any, TypeVar
 
 import torch
 
-from dpbo.curator.birth import Birth
-from dpbo.curator.entropy import system_entropy
-from dpbo.curator.examples import examine, examine_again, try_one
-from dpbo.curator.records import PrivateView, count_records, map_leaves, read_only, versions
-from dpbo.curator.streaming import blocks, to_host
+from dpbo.entropy import system_entropy
 from dpbo.errors import InputError, PrivacyError, PrivateFailure, ScoreError, UsageError
 from dpbo.isolation import INTERRUPTS, PrivateGenerators, interruption, mute_warnings
+from dpbo.ledger.birth import Birth
 from dpbo.queries.query import Failure, IntegerSum, Outcome, Query, require_per_unit
+from dpbo.records.containers import count_records, map_leaves, read_only, versions
+from dpbo.records.examples import examine, examine_again, try_one
+from dpbo.records.streaming import blocks, to_host
+from dpbo.records.view import PrivateView
 
 T = TypeVar("T")
 LOST = (BrokenExecutor, CancelledError)

@@ -1,19 +1,20 @@
 """Noised answers within the hidden runs of a private selection, which releases at most one."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from dpbo.curator.handle import Opaque
 from dpbo.curator.releasing import conditions_of, noised
 from dpbo.errors import InputError, UsageError
 from dpbo.events import RolesEvent, SelectionEvent
 from dpbo.hidden_run import in_hidden_run
-from dpbo.mechanisms.mechanism import Mechanism
-from dpbo.queries.query import Failure, Query
+from dpbo.mechanisms.mechanism import Entropy, Mechanism
+from dpbo.queries.query import Failure, Outcome, Query
+from dpbo.records.opaque import Opaque
 
 if TYPE_CHECKING:
-    from dpbo.curator.curator import Curator
+    from dpbo.ledger.ledger import Ledger
 
 
 class HiddenDraws(Opaque):
@@ -21,19 +22,22 @@ class HiddenDraws(Opaque):
     ledger: who watches the ledger's storage must not learn how many runs there are.
 
     Args:
+        ledger: what the selection was charged in.
         reservation: the selection's: charged, and without a value yet.
+        answer: answers a question on the records.
+        entropy: source of noise.
 
     Raises:
-        UsageError: the records are shared by several processes.
         InputError: there is no such selection under way.
     """
 
-    def __init__(self, curator: "Curator", reservation: str) -> None:
-        if curator.ranks > 1:
-            raise UsageError(
-                "each rank would noise its own shard for one charge: give a curator of one process."
-            )
-        ledger = curator.ledger
+    def __init__(
+        self,
+        ledger: "Ledger",
+        reservation: str,
+        answer: Callable[[Query], Outcome],
+        entropy: Entropy,
+    ) -> None:
         reserved = ledger.reservation(reservation)
         selects = reserved is not None and isinstance(reserved.event, (SelectionEvent, RolesEvent))
         charged, released = ledger.counts(reservation)
@@ -44,7 +48,9 @@ class HiddenDraws(Opaque):
                 "that of a selection that was charged and has no value yet",
                 "Use release() for others.",
             )
-        self._curator = curator
+        self._birth = ledger.birth
+        self._answer = answer
+        self._entropy = entropy
 
     def __call__(self, query: Query, mechanism: Mechanism) -> Tensor | None:
         """The answer with the noise of a release, `m`; None if it fails, which is as private as the
@@ -62,19 +68,19 @@ class HiddenDraws(Opaque):
                 "this draws within a run of a private selection alone: no other charge pays for it."
                 " Use release() elsewhere."
             )
-        curator = self._curator
-        event = query.release_event(mechanism.event(), curator.adjacency)
+        birth = self._birth
+        event = query.release_event(mechanism.event(), birth.adjacency)
         if conditions_of(query) or event.free:
             allowed = "one whose sensitivity holds for all data, with noise"
             remedy = "Release it outside the selection, where the statement tells of it."
             raise InputError("query", type(query).__name__, allowed, remedy)
-        outcome = curator._job(query)()
+        outcome = self._answer(query)
         if isinstance(outcome, Failure):
             if outcome.interruption is not None:
                 raise outcome.interruption
             return None
-        distribution = mechanism.distribution(query.sensitivity(curator.adjacency), outcome.quanta)
+        distribution = mechanism.distribution(query.sensitivity(birth.adjacency), outcome.quanta)
         _, value, _ = noised(
-            query, outcome, distribution, mechanism, curator.entropy, units=curator.units
+            query, outcome, distribution, mechanism, self._entropy, units=birth.units
         )
         return value

@@ -24,7 +24,7 @@ from dpbo.privacy import Adjacency, Budget, BudgetOrShare, exact_share
 from dpbo.queries.query import Query
 
 if TYPE_CHECKING:
-    from dpbo.curator.curator import Curator
+    from dpbo.ledger.ledger import Ledger
 
 KindOfNoise = type[AdditiveMechanism | ChoiceMechanism] | tuple[type[AdditiveMechanism], ...]
 Noise = Event | Mechanism | KindOfNoise
@@ -33,34 +33,31 @@ Kind = TypeVar("Kind", bound=AdditiveMechanism | ChoiceMechanism)
 _QUIET = 1e9
 
 
-def share_of_cap(curator: Curator, budget: BudgetOrShare) -> Fraction:
-    """A budget as an exact share of the curator's, to be divided further. Raises InputError for a
+def share_of_cap(ledger: Ledger, budget: BudgetOrShare) -> Fraction:
+    """A budget as an exact share of the ledger's, to be divided further. Raises InputError for a
     Budget under `Planned`.
     """
     if not isinstance(budget, Budget):
         return exact_share(budget)
-    if isinstance(curator.accounting, Planned):
+    if isinstance(ledger.accounting, Planned):
         remedy = "The list of Planned says what each release takes: leave `budget` at 1."
         raise InputError("budget", str(budget), "1 with accounting=Planned(...)", remedy)
-    cap = curator.ledger.cap
-    cost = budget_cost(budget, curator.accounting, cap)
-    return largest_share(cost, cap)
+    return largest_share(budget_cost(budget, ledger.accounting, ledger.cap), ledger.cap)
 
 
-def require_left(curator: Curator, budget: BudgetOrShare, what: str) -> None:
+def require_left(ledger: Ledger, budget: BudgetOrShare, what: str) -> None:
     """Raises BudgetExceeded if `budget` is not left. Under `Planned`, which counts slots, nothing
     is checked.
     """
-    if isinstance(curator.accounting, Planned):
+    if isinstance(ledger.accounting, Planned):
         return
-    ledger = curator.ledger
-    wanted = budget_cost(budget, curator.accounting, ledger.cap)
+    wanted = budget_cost(budget, ledger.accounting, ledger.cap)
     if not ledger.head().total + wanted <= ledger.cap:
         raise ledger.facts().exceeded(wanted, what)
 
 
 def priced(
-    curator: Curator,
+    ledger: Ledger,
     kinds: Sequence[type[Kind]],
     budget: BudgetOrShare,
     slots: int = 1,
@@ -71,7 +68,7 @@ def priced(
 
     Args:
         budget: what all slots together may spend: a `Budget`, or a share in (0, 1] of the
-            curator's.
+            ledger's.
         query: the question that each slot releases; omitted, one that is charged as the mechanism
             says.
 
@@ -79,14 +76,14 @@ def priced(
         UsageError: the accounting can pay for none of these kinds, or for more noise than can be
             drawn.
     """
-    accounting = curator.accounting
-    available = budget_cost(budget, accounting, curator.ledger.cap)
+    accounting = ledger.accounting
+    available = budget_cost(budget, accounting, ledger.cap)
     found = False
     for kind in kinds:
         if query is None:
             event = kind(1.0).event()
         else:
-            event = query.release_event(kind(1.0).event(), curator.adjacency)
+            event = query.release_event(kind(1.0).event(), ledger.birth.adjacency)
 
         def with_noise(noise_multiplier: float, count: int = 1, event: Event = event) -> Event:
             return dataclasses.replace(event, noise_multiplier=noise_multiplier, count=count)
@@ -98,7 +95,7 @@ def priced(
     if not found:
         remedy = "Take another mechanism."
         quiet = with_noise(_QUIET, slots)
-        if (other := filter_within([(quiet, 1)], curator.ledger.budget)) is not None:
+        if (other := filter_within([(quiet, 1)], ledger.budget)) is not None:
             remedy = f"Take another mechanism, or give the Curator accounting={other!r}."
         if isinstance(event, PoissonGaussianEvent):
             remedy = (
@@ -126,7 +123,7 @@ def _drawable(kind: type[Kind], multiplier: float, slots: int) -> Kind:
 
 
 def slot_noise(
-    curator: Curator, noise: Noise, budget: BudgetOrShare | None, slots: int, query: Query | None
+    ledger: Ledger, noise: Noise, budget: BudgetOrShare | None, slots: int, query: Query | None
 ) -> tuple[Mechanism | None, Event]:
     """The mechanism of each slot of a reservation, if it has one, and what a slot costs
     (`Curator.reserve`).
@@ -142,15 +139,15 @@ def slot_noise(
         mechanism = noise
     elif budget is not None:
         mechanism = next(
-            priced(curator, noise if isinstance(noise, tuple) else (noise,), budget, slots, query)
+            priced(ledger, noise if isinstance(noise, tuple) else (noise,), budget, slots, query)
         )
     else:
         remedy = "No privacy is the mechanism NoNoise(allow_not_private=True)."
         raise InputError("budget", None, "a Budget, or a share in (0, 1] of the curator's", remedy)
     if query is None:
         return mechanism, mechanism.event()
-    noise_std(curator, mechanism, query)
-    return mechanism, event_of([query], mechanism, curator.adjacency)
+    noise_std(ledger, mechanism, query)
+    return mechanism, event_of([query], mechanism, ledger.birth.adjacency)
 
 
 def event_of(queries: Sequence[Query], mechanism: Mechanism, adjacency: Adjacency) -> Event:
@@ -164,16 +161,16 @@ def event_of(queries: Sequence[Query], mechanism: Mechanism, adjacency: Adjacenc
     return first
 
 
-def noise_std(curator: Curator, mechanism: Mechanism, query: Query) -> Tensor | None:
+def noise_std(ledger: Ledger, mechanism: Mechanism, query: Query) -> Tensor | None:
     """Standard deviation of a release of the question, `m`.
 
     None for a choice, and where only the answer tells its quanta. Raises InputError where this
     noise cannot be drawn.
     """
-    units = curator.units
-    quanta = query.quanta(units)
+    birth = ledger.birth
+    quanta = query.quanta(birth.units)
     if quanta is None or isinstance(mechanism, ChoiceMechanism):
         return None
-    distribution: Any = mechanism.distribution(query.sensitivity(curator.adjacency), quanta)
+    distribution: Any = mechanism.distribution(query.sensitivity(birth.adjacency), quanta)
     std = torch.tensor(distribution.std, dtype=torch.float64, device="cpu")
-    return (std * query.affine(units)[1]).abs()
+    return (std * query.affine(birth.units)[1]).abs()

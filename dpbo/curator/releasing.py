@@ -1,21 +1,178 @@
-"""The parts of a release that follow from its question and mechanism alone: what it states, what it
-costs, and how an answer is noised.
+"""A release, from its handle to its stored value: charged first, then drawn, then stored, then
+delivered. Nothing is ever drawn twice.
 """
 
-from collections.abc import Sequence
-from typing import Any
+import contextlib
+import dataclasses
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dpbo.curator.handle import Handle
-from dpbo.errors import InputError, UsageError
+from dpbo.curator.pricing import event_of
+from dpbo.errors import InputError, LedgerError, PrivacyError, ReleaseLost, UsageError
+from dpbo.events import Event
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, NoiseDistribution
 from dpbo.queries.query import IntegerSum, Query
+from dpbo.release import Release
+
+if TYPE_CHECKING:
+    from dpbo.ledger.ledger import Ledger
 
 _MOST_STEPS = 1 << 61
+Answer = tuple[Query, IntegerSum]
+Draw = Callable[[Handle, NoiseDistribution, Mechanism, Event, int], Release]
+
+
+class Releases:
+    """What becomes of each handle that is released: delivered once, drawn but not yet stored, or
+    lost.
+
+    Args:
+        ledger: what is charged, and where values are stored.
+        allow_conditional: whether a release may rest on data assumptions.
+    """
+
+    def __init__(self, ledger: "Ledger", *, allow_conditional: bool) -> None:
+        self._ledger = ledger
+        self._allow_conditional = allow_conditional
+        # Of each handle that was charged; None until it is stored.
+        self._charged = weakref.WeakKeyDictionary[Handle, Release | None]()
+        self._drawn: list[tuple[int, str, list[tuple[Handle, Release]]]] = []
+
+    def release(
+        self,
+        answers: dict[Handle, Answer],
+        draw: Draw,
+        mechanism: Mechanism,
+        name: str,
+        reservation: str | None,
+        used: int | None,
+    ) -> None:
+        """Charge, draw and store what was not charged before.
+
+        Args:
+            draw: `draw(handle, law, mechanism, event, entry)`, the handle's answer with noise.
+
+        Raises:
+            ReleaseLost: a value is lost. Nothing is charged.
+        """
+        self.store()
+        fresh = self._uncharged(answers)
+        if not fresh:
+            return
+        birth = self._ledger.birth
+        laws = []
+        for query, answer in map(answers.__getitem__, fresh):
+            law = mechanism.distribution(query.sensitivity(birth.adjacency), answer.quanta)
+            require_expressible(query, answer.quanta, law, mechanism, birth.units)
+            laws.append(law)
+        queries = [answers[handle][0] for handle in fresh]
+        event = event_of(queries, mechanism, birth.adjacency)
+        self.require_allowed(set().union(*map(conditions_of, queries)))
+        slots = list(map(slot_of, fresh, queries))
+        entry = self._charge(fresh, name, event, slots, reservation, used)
+        drawn = [
+            (handle, draw(handle, law, mechanism, event, entry))
+            for handle, law in zip(fresh, laws, strict=True)
+        ]
+        self._drawn.append((entry, name, drawn))
+        self.store()
+
+    def require_allowed(self, data_assumptions: Iterable[str]) -> None:
+        """Raises InputError for data assumptions that the curator does not allow."""
+        conditions = sorted(data_assumptions)
+        if conditions and not self._allow_conditional:
+            raise InputError(
+                "allow_conditional",
+                False,
+                f"True for a guarantee that rests on {', '.join(conditions)}",
+                "The statement then says what holds without them.",
+            )
+
+    def store(self) -> None:
+        """Store what was drawn. If the ledger cannot be written, it stays here until the next
+        release.
+        """
+        while self._drawn:
+            entry, name, drawn = self._drawn[0]
+            rows = [
+                {
+                    "handle": handle.id,
+                    "value": _listed(release.value),
+                    "variance": _listed(release.variance),
+                    "distribution": release.distribution.to_json(),
+                    "lattice": list(map(str, release.lattice)),
+                    "details": handle.details,
+                }
+                for handle, release in drawn
+            ]
+            self._ledger.store(entry, name, rows)
+            self._charged.update(drawn)
+            self._drawn.pop(0)
+
+    def is_charged(self, handle: Handle) -> bool:
+        return handle in self._charged
+
+    def value(self, handle: Handle) -> Release:
+        """Its one value, in tensors that the caller may change. Raises ReleaseLost where it was
+        charged but never delivered.
+        """
+        release = self._charged[handle]
+        if release is None:
+            raise ReleaseLost(
+                "this handle was charged but its value was never delivered, and it is never drawn"
+                " twice. Evaluate again: a new handle is a new release with a charge of its own."
+            )
+        return dataclasses.replace(
+            release, value=release.value.clone(), variance=release.variance.clone()
+        )
+
+    def _uncharged(self, handles: Iterable[Handle]) -> list[Handle]:
+        """Those that were never charged. Raises ReleaseLost where another one's value is lost."""
+        fresh = []
+        for handle in handles:
+            if handle in self._charged:
+                self.value(handle)
+            else:
+                fresh.append(handle)
+        return fresh
+
+    def _charge(
+        self,
+        handles: Sequence[Handle],
+        name: str,
+        event: Event,
+        slots: list[dict[str, Any]],
+        reservation: str | None,
+        used: int | None,
+    ) -> int:
+        ledger = self._ledger
+        # Before it is true: an interrupt may come between the commit and its answer.
+        self._charged.update(dict.fromkeys(handles))
+        try:
+            body = {"units": ledger.birth.units, "slots": slots}
+            return ledger.charge(name, event, body, reservation, used=used)
+        except BaseException as error:
+            charged = not isinstance(error, PrivacyError) or getattr(error, "uncertain", False)
+            if charged:
+                with contextlib.suppress(LedgerError):  # which leaves it uncertain
+                    charged = ledger.charged(handles[0].id)
+            if not charged:
+                for handle in handles:
+                    del self._charged[handle]
+            raise
+
+
+def _listed(numbers: Tensor) -> list[Any]:
+    """Numbers as the ledger keeps them, also a single one in a list."""
+    listed: list[Any] = numbers.reshape(numbers.shape or (1,)).tolist()
+    return listed
 
 
 def conditions_of(query: Query) -> dict[str, str]:

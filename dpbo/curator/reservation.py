@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
@@ -31,7 +31,32 @@ from dpbo.queries.query import Query
 from dpbo.release import Release
 
 if TYPE_CHECKING:
-    from dpbo.curator.curator import Curator
+    from dpbo.ledger.ledger import Ledger
+    from dpbo.records.protected_records import ProtectedRecords
+
+
+class Owner(Protocol):
+    """What a reservation needs of its curator."""
+
+    @property
+    def ledger(self) -> Ledger: ...
+    @property
+    def units(self) -> int | None: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def protected(self) -> ProtectedRecords: ...
+    def evaluate(self, query: Query, **details: Any) -> Handle: ...
+    def release_all(
+        self,
+        handles: Collection[Handle],
+        mechanism: Mechanism,
+        *,
+        name: str,
+        reservation: str | None,
+        used: int | None,
+    ) -> tuple[Release, ...]: ...
+    def deliver(self) -> None: ...
 
 
 class Reservation:
@@ -49,7 +74,7 @@ class Reservation:
 
     def __init__(
         self,
-        curator: Curator,
+        curator: Owner,
         name: str,
         event: Event,
         slots: int,
@@ -125,7 +150,7 @@ class Reservation:
         """Standard deviation of a release of this question, `m`: one whose noise its public numbers
         tell.
         """
-        std = noise_std(self.curator, self.mechanism, query)
+        std = noise_std(self.curator.ledger, self.mechanism, query)
         assert std is not None
         return std
 
@@ -137,9 +162,9 @@ class Reservation:
         """Charge `count` slots for noise that others draw, such as that of DP-SGD's steps; returns
         the entry's number (`Ledger.charge`).
         """
-        return self.curator.ledger.charge(
-            self.name, self.event.repeated(count), details, self.name, used=used
-        )
+        event = self.event.repeated(count)
+        with self.curator.protected.charging(event):
+            return self.curator.ledger.charge(self.name, event, details, self.name, used=used)
 
     def release(self, query: Query, **details: Any) -> dict[str, Any]:
         """The ledger's row of the next slot, which is charged, drawn and stored now unless an

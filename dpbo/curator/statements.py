@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Self
 from dpbo.accounting.calibration import budget_in_words, epsilon_left
 from dpbo.accounting.filters import Cost
 from dpbo.accounting.gdp import true_positive_rate
-from dpbo.curator.birth import ROLES
 from dpbo.errors import InputError
+from dpbo.ledger.birth import ROLES
 from dpbo.privacy import Adjacency, Budget, RowChange
 from dpbo.statement import NOT_BOUNDED, Guarantee, Statement, conditional, format_down, format_up
 
@@ -240,11 +240,17 @@ def compose_statement(
             roles.append(role)
     if units is None:  # a charge of DP-SGD steps need not name them
         units = facts.units
+    storage = ledger.storage
+    scope = ""
+    if not storage.persistent:
+        scope = "this process only"
+    elif storage.file is not None:
+        scope = f"this machine only, ledger {storage.file}"
     if facts.exact:
         void.append("answers without any guarantee were or will be published")
     return Statement(
         void="; ".join(void),
-        scope=_scope(ledger),
+        scope=scope,
         dataset=birth.dataset,
         unit=birth.unit,
         grouped=birth.grouped,
@@ -253,7 +259,7 @@ def compose_statement(
         role=" and ".join(roles),
         not_protected=(
             *split,
-            *_not_protected(roles, _trained(facts)),
+            *_not_protected(roles, facts),
             *(
                 f"records of the role {name}, which a reservation names and dpbo does not know"
                 for name in unknown
@@ -281,14 +287,6 @@ def largest_share(cost: Cost, cap: Cost) -> Fraction:
     return max((used / whole for used, whole in cost.beside(cap) if whole), default=Fraction(1))
 
 
-def _scope(ledger: Ledger) -> str:
-    """Where other releases about the records are counted; "" for a server."""
-    storage = ledger.storage
-    if not storage.persistent:
-        return "this process only"
-    return "" if storage.file is None else f"this machine only, ledger {storage.file}"
-
-
 def _split(facts: Facts) -> list[str]:
     """The public part of each table of which only the validation part is protected."""
     splits = dict.fromkeys(
@@ -303,17 +301,24 @@ def _split(facts: Facts) -> list[str]:
     ]
 
 
-def _not_protected(roles: Sequence[str], trained: Sequence[str]) -> tuple[str, ...]:
-    """What none of the roles protects. `trained` are the names under which training records are
-    charged.
-    """
+def _not_protected(roles: Sequence[str], facts: Facts) -> tuple[str, ...]:
+    """What none of the roles protects."""
     found = dict.fromkeys(itertools.chain(*(_NOT_PROTECTED[role] for role in roles)))
     if len(roles) > 1:
         found.pop(_OTHERS, None)
     if "training" not in roles:
         return tuple(found)
     found.pop(_MODELS, None)
-    charged = ", ".join(map(repr, trained)) or "nothing so far"
+    own = facts.birth.role
+    # Reservations for training records, and releases of these without one.
+    trained = [
+        name
+        for name, reserved in facts.reservations.items()
+        if reserved.terms.get("role", own) == "training"
+    ]
+    if own == "training":
+        trained += facts.unreserved
+    charged = ", ".join(map(repr, dict.fromkeys(trained))) or "nothing so far"
     return (
         *found,
         (
@@ -321,17 +326,6 @@ def _not_protected(roles: Sequence[str], trained: Sequence[str]) -> tuple[str, .
             f" records for {charged}"
         ),
     )
-
-
-def _trained(facts: Facts) -> list[str]:
-    """Names of the reservations for training records, and of releases of these without one."""
-    role = facts.birth.role
-    names = [
-        name
-        for name, reserved in facts.reservations.items()
-        if reserved.terms.get("role", role) == "training"
-    ]
-    return list(dict.fromkeys([*names, *(facts.unreserved if role == "training" else ())]))
 
 
 def _radius(change: RowChange | None) -> str:

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpbo.curator.entropy import system_entropy
+from dpbo.entropy import system_entropy
 from dpbo.extras import needs
 from dpbo.mechanisms.gaussian import NORMALS
 from dpbo.mechanisms.mechanism import Entropy

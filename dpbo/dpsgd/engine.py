@@ -71,7 +71,6 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from dpbo.curator.curator import Curator
-from dpbo.curator.protected_records import RepeatedRecordsWarning, note_trained
 from dpbo.dpsgd._opacus import load_opacus
 from dpbo.dpsgd.accountant import LedgerAccountant
 from dpbo.dpsgd.noise import (
@@ -85,6 +84,7 @@ from dpbo.dpsgd.planning import DPSGDConfig
 from dpbo.dpsgd.rebuilding import PublicCopy, map_parts
 from dpbo.errors import InputError, UsageError
 from dpbo.hidden_run import in_hidden_run
+from dpbo.records.protected_records import RepeatedRecordsWarning, note_trained
 from dpbo.validation import Count, checked, require
 
 # Whose modules share gradients or parameters among processes.

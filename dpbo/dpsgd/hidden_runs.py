@@ -40,8 +40,7 @@ from typing import Annotated, Any
 
 import torch
 
-from dpbo.curator.entropy import system_entropy
-from dpbo.curator.protected_records import protected_tables
+from dpbo.entropy import system_entropy
 from dpbo.errors import ReleaseLost
 from dpbo.events import SPREAD
 from dpbo.isolation import (
@@ -54,6 +53,7 @@ from dpbo.mechanisms.mechanism import Entropy
 from dpbo.mechanisms.rounding import random_word
 from dpbo.mechanisms.run_count import draw_run_count
 from dpbo.models.builders import default_gp, mute_optimizer_warnings
+from dpbo.records.protected_records import protected_tables
 from dpbo.run_counts import RunCountDistribution
 from dpbo.space import Space
 from dpbo.validation import Positive, at_least, checked

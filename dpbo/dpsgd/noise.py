@@ -62,7 +62,6 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from dpbo.curator.entropy import bernoulli, keyed_stream, system_entropy
 from dpbo.dpsgd._opacus import load_opacus
 from dpbo.dpsgd.device_noise import (
     rounded_on_device,
@@ -71,6 +70,7 @@ from dpbo.dpsgd.device_noise import (
     weighted_sum_on_device,
 )
 from dpbo.dpsgd.rebuilding import PublicCopy
+from dpbo.entropy import bernoulli, keyed_stream, system_entropy
 from dpbo.errors import InputError, OpacityError, UsageError
 from dpbo.isolation import GeneratorStates
 from dpbo.mechanisms.additive import ROUND_UP, grid_of

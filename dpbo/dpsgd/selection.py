@@ -40,7 +40,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpbo.curator.birth import ROLES
 from dpbo.curator.curator import Curator
 from dpbo.dpsgd.hidden_runs import DensityRatioProposals, best_of
 from dpbo.dpsgd.outputs import copied_output
@@ -49,6 +48,7 @@ from dpbo.errors import InputError, ReleaseLost, UsageError
 from dpbo.events import Event, RolesEvent, SelectionEvent
 from dpbo.fingerprint import is_own, refers_to
 from dpbo.hidden_run import in_hidden_run
+from dpbo.ledger.birth import ROLES
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.queries.clipped import ClippedMean, ScoreRanges
 from dpbo.queries.query import copy_mutable

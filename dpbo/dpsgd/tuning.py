@@ -48,10 +48,7 @@ from torch.utils.data import Dataset, Subset
 from dpbo.accounting.planned import Planned
 from dpbo.acquisition.expected_improvement import posterior_mean, suggest
 from dpbo.curator.curator import Curator
-from dpbo.curator.entropy import system_entropy
 from dpbo.curator.evaluation import private_generators
-from dpbo.curator.protected_records import require_other_rows, require_unnamed
-from dpbo.curator.records import PrivateView, count_records
 from dpbo.dpsgd.engine import Fit, Session
 from dpbo.dpsgd.hidden_runs import DensityRatioProposals
 from dpbo.dpsgd.planning import DPSGDConfig, TuningPlan
@@ -62,6 +59,7 @@ from dpbo.dpsgd.selection import (
     require_no_generator,
     terms_of,
 )
+from dpbo.entropy import system_entropy
 from dpbo.errors import InputError, ReleaseLost, UsageError
 from dpbo.fingerprint import fingerprint
 from dpbo.isolation import INTERRUPTS, isolate_generators
@@ -70,6 +68,9 @@ from dpbo.objective import PrivateObjective
 from dpbo.privacy import PrivacyUnit
 from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.score_evaluation import Score
+from dpbo.records.containers import count_records
+from dpbo.records.protected_records import require_other_rows, require_unnamed
+from dpbo.records.view import PrivateView
 from dpbo.space import Space
 from dpbo.statement import Statement
 from dpbo.validation import Within, checked, warn

@@ -438,7 +438,7 @@ def choose_start(
         list(candidates),
         score_range=(-upper, -lower),
     )
-    mechanism = next(priced(curator, [ExponentialMechanism], budget))
+    mechanism = next(priced(curator.ledger, [ExponentialMechanism], budget))
     return candidates[
         _choose(curator, query, mechanism, name, {"candidates": candidates.tolist()}, loss)
     ].clone()

@@ -31,9 +31,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from dpbo.accounting.filters import GDPFilter
-from dpbo.curator.entropy import system_entropy
-from dpbo.curator.records import count_records
 from dpbo.curator.releasing import noised
+from dpbo.entropy import system_entropy
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent
 from dpbo.gibo.algorithm import kernel_on, recommended
@@ -48,6 +47,7 @@ from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.privacy import Adjacency, Budget
 from dpbo.queries.query import IntegerSum
 from dpbo.queries.score_evaluation import tensor_of
+from dpbo.records.containers import count_records
 from dpbo.validation import Count, Seed, checked
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from dpbo.accounting.filters import Cost
-from dpbo.curator.birth import EVALUATIONS, FAILURE_PROBABILITY, IN_ALL, OF_EACH_ROW
 from dpbo.errors import InputError, LedgerCorrupt, LedgerMismatch
 from dpbo.events import Event, event_from_json
+from dpbo.ledger.birth import EVALUATIONS, FAILURE_PROBABILITY, IN_ALL, OF_EACH_ROW
 
 # Values of JSON by name.
 Json = Mapping[str, Any]

@@ -13,9 +13,9 @@ from typing import Any
 
 from dpbo.accounting.calibration import budget_in_words
 from dpbo.accounting.filters import Cost, filter_within
-from dpbo.curator.birth import FAILURE_PROBABILITY, Birth
 from dpbo.errors import BudgetExceeded
 from dpbo.events import DeclassifiedEvent, Event, event_from_json
+from dpbo.ledger.birth import FAILURE_PROBABILITY, Birth
 from dpbo.ledger.entries import Json, Record, Reserved, dump
 
 # Names that BudgetExceeded shows.

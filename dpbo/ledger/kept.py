@@ -5,7 +5,7 @@ The file is `FILE.fingerprints` beside the ledger in FILE. A ledger on a server 
 machine that uses it, in the folder of the user's state (places.py), named by the server, the
 database and the schema: another machine cannot know what a reservation began with here, and says
 so. It has mode 0600 and holds a key and, for each reservation, keyed fingerprints of the records
-and of what else the reservation was given. They are private (record_fingerprints.py), so back the
+and of what else the reservation was given. They are private (records/digests.py), so back the
 file up with the records. Where it is missing, the log warns, and a reservation is taken to go on
 with what it began with. Reservations of a ledger in memory are compared while it is open.
 
@@ -27,23 +27,18 @@ import logging
 import os
 import pathlib
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dpbo.curator.entropy import system_entropy
-from dpbo.curator.places import state_folder
-from dpbo.errors import LedgerRolledBack, LedgerUnavailable, ReservationChanged
+from dpbo.entropy import system_entropy
+from dpbo.errors import LedgerRolledBack, LedgerUnavailable
+from dpbo.places import state_folder
 
 if TYPE_CHECKING:
-    from dpbo.ledger.ledger import Ledger
     from dpbo.ledger.storage import Storage
 
 _LOG = logging.getLogger(__name__)
-# Code is compared only where one version compiled it.
-_PYTHON = f" under Python {sys.version_info.major}.{sys.version_info.minor}"
-# The first line of the file, and its width.
-_HEAD = re.compile(r" *(?:(\d+)|-) +(?:([0-9a-f]{64})|-)\n")
+# Of the first line of the file.
 _WIDTH = 20 + 1 + 64 + 1
 # Letters of a server's name in a file's name.
 _LONGEST_NAME = 120
@@ -52,75 +47,13 @@ _LONGEST_NAME = 120
 def file_of(storage: Storage) -> pathlib.Path | None:
     """Where the fingerprints of a ledger's reservations are kept; None in memory."""
     if storage.file is not None:
-        return storage.file.with_name(f"{storage.file.name}.fingerprints")
+        # The same by each of its names.
+        return pathlib.Path(f"{storage.identity}.fingerprints")
     if not storage.persistent:
         return None
     named = re.sub(r"[^A-Za-z0-9._-]+", "-", storage.identity)[:_LONGEST_NAME]
     digest = hashlib.sha256(storage.identity.encode()).hexdigest()[:12]
     return state_folder() / f"{named}-{digest}.fingerprints"
-
-
-def key_of(ledger: Ledger) -> bytes:
-    """The secret key of a ledger's fingerprints, made where there is none. Raises
-    LedgerUnavailable."""
-    with _changed(ledger) as kept:
-        return bytes.fromhex(kept["key"])
-
-
-def require_same(
-    ledger: Ledger,
-    reservation: str,
-    things: Mapping[str, Any],
-    tables: Mapping[str, str | None],
-    *,
-    begun: bool,
-) -> None:
-    """Compare what a reservation is given with what it began with, or keep the fingerprints where
-    it begins now.
-
-    Args:
-        ledger: the reservation's ledger.
-        reservation: name of the reservation.
-        things: scores, functions and estimators, by name.
-        tables: digests of records by `key_of` the ledger, by name; None for records that cannot be
-            compared.
-        begun: whether the ledger knows the reservation already.
-
-    Raises:
-        ReservationChanged: names what differs.
-        LedgerUnavailable: the file of fingerprints cannot be read or written.
-    """
-    # With torch, which opening a ledger does not need.
-    from dpbo.fingerprint import fingerprint
-
-    key = key_of(ledger)
-    file = file_of(ledger.storage)
-    current = {
-        f"{name}{_PYTHON}": fingerprint(thing, detail="references", key=key, size=16).hex()
-        for name, thing in things.items()
-    }
-    current |= {name: digest for name, digest in tables.items() if digest is not None}
-    for name in tables.keys() - current.keys():
-        _LOG.warning(
-            "%r: %s not compared with those it begins or began with, because single records cannot"
-            " be read alike twice",
-            reservation,
-            name,
-        )
-    with _changed(ledger) as kept:
-        reservations = kept.setdefault("reservations", {})
-        if begun and file is not None and reservation not in reservations:
-            _LOG.warning(
-                "%r: resumed unchecked, because %s does not tell which records, score and fit it"
-                " began with",
-                reservation,
-                file.name,
-            )
-        first = reservations.get(reservation, {}) if begun else {}
-        for name in current:
-            if first.get(name, current[name]) != current[name]:
-                raise ReservationChanged(reservation, name.removesuffix(_PYTHON))
-        reservations[reservation] = {**first, **current}
 
 
 def kept_head(storage: Storage) -> tuple[int, str] | None:
@@ -134,7 +67,7 @@ def kept_head(storage: Storage) -> tuple[int, str] | None:
     if file.exists() and not os.access(file, os.R_OK):
         _LOG.warning("%s: only its owner can tell whether the ledger is an older copy", file.name)
         return None
-    head: tuple[int, str] | None = _read(file).get("head")
+    head: tuple[int, str] | None = read(file).get("head")
     return head
 
 
@@ -158,44 +91,27 @@ def keep_head(storage: Storage, seq: int, hash: str) -> None:
         return
     try:
         file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
-        with _opened(file) as held:
-            known = _HEAD.match(os.pread(held, _WIDTH, 0).decode())
-            if known is not None and (known[1] is None or int(known[1]) < seq):
+        if not file.exists():
+            # With a key alone, unless another process made it meanwhile; none sees it half written.
+            new = _beside(file, {"key": system_entropy(32).hex()})
+            try:
+                with contextlib.suppress(FileExistsError):
+                    file.hardlink_to(new)
+            finally:
+                new.unlink()
+        held = _open(file, os.O_RDWR)
+        try:
+            # Others that keep a head wait.
+            fcntl.flock(held, fcntl.LOCK_EX)
+            known, _ = os.pread(held, _WIDTH, 0).decode().split()
+            if known == "-" or int(known) < seq:
                 os.pwrite(held, _head_line((seq, hash)), 0)
+        finally:
+            os.close(held)
     except (OSError, ValueError):
         _LOG.warning(
             "%s: cannot be written, so an older copy of the ledger would not be noticed", file.name
         )
-
-
-@contextlib.contextmanager
-def _changed(ledger: Ledger) -> Iterator[dict[str, Any]]:
-    """What is kept of a ledger's reservations, to read and change while no other process writes."""
-    file = file_of(ledger.storage)
-    if file is None:
-        ledger.fingerprints.setdefault("key", system_entropy(32).hex())
-        yield ledger.fingerprints
-        return
-    with ledger.alone() as newest:
-        kept = _read(file) or dict(ledger.fingerprints)
-        before = json.dumps(kept)
-        kept.setdefault("key", system_entropy(32).hex())
-        yield kept
-        if json.dumps(kept) == before:
-            return
-        # What others kept in the file that is replaced is no newer.
-        kept["head"] = newest.seq, newest.hash
-        try:
-            _write(file, kept)
-        except (LedgerUnavailable, OSError):
-            if ledger.storage.file is not None:
-                raise
-            _LOG.warning(
-                "%s cannot be written: records are compared only while this ledger is open. Set"
-                " DPBO_STATE to a folder.",
-                file,
-            )
-            ledger.fingerprints = kept
 
 
 def _open(file: str | pathlib.Path, flags: int) -> int:
@@ -205,55 +121,22 @@ def _open(file: str | pathlib.Path, flags: int) -> int:
     return os.open(file, flags | os.O_NOFOLLOW)
 
 
-@contextlib.contextmanager
-def _opened(file: pathlib.Path) -> Iterator[int]:
-    """A descriptor of the file, made where there is none. Others that keep a head wait."""
-    if not file.exists():
-        _make(file)
-    held = _open(file, os.O_RDWR)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        yield held
-    finally:
-        os.close(held)
-
-
-def _make(file: pathlib.Path) -> None:
-    """A file with a key alone, unless another process made it meanwhile. No process sees it half
-    written.
-    """
-    new = _beside(file, {"key": system_entropy(32).hex()})
-    try:
-        with contextlib.suppress(FileExistsError):
-            file.hardlink_to(new)
-    finally:
-        new.unlink()
-
-
-def _content(kept: Mapping[str, Any]) -> bytes:
-    """The newest record in a line of fixed width, then everything else as JSON."""
-    rest = {name: value for name, value in kept.items() if name != "head"}
-    return _head_line(kept.get("head")) + json.dumps(rest).encode()
-
-
 def _head_line(head: tuple[int, str] | None) -> bytes:
     return (f"{'-':>20} {'-':>64}\n" if head is None else f"{head[0]:>20} {head[1]:>64}\n").encode()
 
 
-def _read(file: pathlib.Path) -> dict[str, Any]:
+def read(file: pathlib.Path) -> dict[str, Any]:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), _file_errors(file):
         with open(file, opener=_open) as held:
-            text = held.read()
-        head = _HEAD.match(text)
-        found = dict(json.loads(text if head is None else text[_WIDTH:]))
+            head, rest = held.read().split("\n", 1)
+        found = dict(json.loads(rest))
         bytes.fromhex(found["key"])
-        if head is None or head[1] is None:
-            return found
-        return {**found, "head": (int(head[1]), head[2])}
+        seq, hash = head.split()
+        return found if seq == "-" else {**found, "head": (int(seq), hash)}
     return {}
 
 
-def _write(file: pathlib.Path, kept: Mapping[str, Any]) -> None:
+def write(file: pathlib.Path, kept: Mapping[str, Any]) -> None:
     with _file_errors(file):
         if not file.parent.exists():
             file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
@@ -262,10 +145,12 @@ def _write(file: pathlib.Path, kept: Mapping[str, Any]) -> None:
 
 
 def _beside(file: pathlib.Path, kept: Mapping[str, Any]) -> pathlib.Path:
-    """A new file of this content beside the file, for its owner alone."""
+    """A new file beside the file, for its owner alone: the newest record in a line of fixed width,
+    then everything else as JSON."""
     new = file.with_name(f"{file.name}.{system_entropy(8).hex()}")
     new.touch(mode=0o600, exist_ok=False)
-    new.write_bytes(_content(kept))
+    rest = {name: value for name, value in kept.items() if name != "head"}
+    new.write_bytes(_head_line(kept.get("head")) + json.dumps(rest).encode())
     return new
 
 

@@ -36,7 +36,6 @@ import sqlalchemy as sa
 
 from dpbo.accounting.filters import Cost
 from dpbo.accounting.planned import Planned
-from dpbo.curator.birth import Birth
 from dpbo.errors import (
     BudgetExceeded,
     InputError,
@@ -49,6 +48,7 @@ from dpbo.errors import (
 )
 from dpbo.events import Event
 from dpbo.hidden_run import in_hidden_run
+from dpbo.ledger.birth import Birth
 from dpbo.ledger.entries import ORIGIN, Json, Record, Reserved, digest, dump, table
 from dpbo.ledger.facts import Facts
 from dpbo.ledger.kept import keep_head, kept_head, rolled_back
@@ -163,7 +163,7 @@ class Ledger:
         # Refuses before anything is written.
         cap = birth.cap()
         self._prepare(Storage(url))
-        with self._transaction(self.storage.writing(create=True)) as connection:
+        with self._transaction(writing=True, create=True) as connection:
             if self._head is None:
                 if isinstance(birth.accounting, Planned):
                     # Exactly: only a ledger of another machine has room for its rounding.
@@ -207,7 +207,7 @@ class Ledger:
         """Open a ledger to look at it: nothing is created."""
         ledger = cls.__new__(cls)
         ledger._prepare(Storage(url, create=False))
-        with ledger._transaction(ledger.storage.reading()) as connection:
+        with ledger._transaction() as connection:
             if ledger._head is None:
                 raise LedgerMissing("the ledger is empty: its first record was never written.")
             ledger._bind(connection)
@@ -264,7 +264,7 @@ class Ledger:
         # In the order that they were given in: the first that differs is named.
         held = {term: json.loads(dump(value)) for term, value in terms.items()}
         wanted = Reserved(name, event, slots, held, parallel, limit if parallel else None)
-        with self._transaction(self.storage.writing()) as connection:
+        with self._transaction(writing=True) as connection:
             if (known := self._plan(connection, name)) is not None:
                 known.reserved.require_same(wanted)
                 return known.reserved.event
@@ -292,7 +292,7 @@ class Ledger:
         """
         require_json("details", details)
         body = {**details, "event": event.to_json()}
-        with self._transaction(self.storage.writing()) as connection:
+        with self._transaction(writing=True) as connection:
             if reservation is None:
                 total = self._total_with(connection, event, f"the release {name!r}")
                 return self._write(connection, "charge", name, body, total)
@@ -304,7 +304,7 @@ class Ledger:
         """Keep what was drawn for a charge, one value a slot. Called again, it keeps it once: the
         first commit may have gone unanswered.
         """
-        with self._transaction(self.storage.writing()) as connection:
+        with self._transaction(writing=True) as connection:
             charge = connection.execute(_CHARGE, {"seq": entry}).first()
             if charge is None:
                 raise LedgerRolledBack(
@@ -337,7 +337,7 @@ class Ledger:
                 f"one of {NOTES}",
                 "Every other kind of record says what was charged, and is written with it.",
             )
-        with self._transaction(self.storage.writing()) as connection:
+        with self._transaction(writing=True) as connection:
             if not self._named(connection, kind, text):
                 self._write(connection, kind, text, {}, None)
 
@@ -346,15 +346,14 @@ class Ledger:
         named = sa.select(_COLUMN.seq).where(
             _COLUMN.kind == "charge", _COLUMN.body.contains(dump(handle), autoescape=True)
         )
-        opened = self.storage.reading if self.storage.file is not None else self.storage.writing
-        with self._transaction(opened()) as connection:
+        with self._transaction(writing=self.storage.file is None) as connection:
             return connection.execute(named.limit(1)).first() is not None
 
     def values(self, reservation: str, *, skip: int = 0) -> list[dict[str, Any]]:
         """Every value released from a reservation, a slot each, in the order of release; but for
         the first `skip`, as many as an earlier call returned.
         """
-        with self._transaction(self.storage.reading()) as connection:
+        with self._transaction() as connection:
             plan = self._plan(connection, reservation)
             new = max(0, plan.filled - skip) if plan is not None else 0
             # An entry holds the values of all slots that were released together.
@@ -371,20 +370,20 @@ class Ledger:
         """Slots charged so far, by reservation; for a parallel one, those of the part that was
         charged most often.
         """
-        with self._transaction(self.storage.reading()) as connection:
+        with self._transaction() as connection:
             rows = connection.execute(_RESERVED.order_by(_COLUMN.seq)).all()
             plans = starmap(_Plan.stored, rows)
             return {plan.reserved.name: self._busiest(connection, plan) for plan in plans}
 
     def counts(self, reservation: str) -> tuple[int, int]:
         """Slots that a reservation has used, as in `used`, and how many values it has released."""
-        with self._transaction(self.storage.reading()) as connection:
+        with self._transaction() as connection:
             plan = self._plan(connection, reservation)
             return (0, 0) if plan is None else (self._busiest(connection, plan), plan.filled)
 
     def reservation(self, name: str) -> Reserved | None:
         """The reservation of this name; None where there is none."""
-        with self._transaction(self.storage.reading()) as connection:
+        with self._transaction() as connection:
             plan = self._plan(connection, name)
         return None if plan is None else plan.reserved
 
@@ -403,7 +402,7 @@ class Ledger:
         """
         if after is not None:
             return self._read(_ALL.where(_COLUMN.seq > after))
-        with self._transaction(self.storage.reading()) as connection:
+        with self._transaction() as connection:
             return list(starmap(Record.stored, _whole(connection)))
 
     def each(self) -> Iterator[Record]:
@@ -417,7 +416,7 @@ class Ledger:
     def facts(self, *, expect: str | None = None) -> Facts:
         """What all entries say together. Every hash is computed anew. Raises what `verify` does."""
         self._require_whole(expect)
-        with self._transaction(self.storage.reading()) as connection:
+        with self._transaction() as connection:
             return _facts(connection, expect)
 
     def verify(self, *, expect: str | None = None) -> Record:
@@ -428,7 +427,7 @@ class Ledger:
                 back or rewritten.
         """
         self._require_whole(expect)
-        with self._transaction(self.storage.reading()) as connection:
+        with self._transaction() as connection:
             for row in _whole(connection, expect):
                 newest = row
         return Record.stored(*newest)
@@ -442,7 +441,7 @@ class Ledger:
     @property
     def void(self) -> bool:
         """Whether an entry says that nothing is guaranteed."""
-        with self._transaction(self.storage.reading()) as connection:
+        with self._transaction() as connection:
             return self._named(connection, "void")
 
     @contextlib.contextmanager
@@ -450,21 +449,27 @@ class Ledger:
         """Meanwhile no other process can write to the ledger. Nothing is written. Gives the newest
         entry.
         """
-        with self._transaction(self.storage.writing()):
+        with self._transaction(writing=True):
             assert self._head is not None
             yield self._head
 
     @contextlib.contextmanager
     def _transaction(
-        self, opened: contextlib.AbstractContextManager[sa.Connection]
+        self, *, writing: bool = False, create: bool = False
     ) -> Iterator[sa.Connection]:
         """A transaction on a table that holds the newest entry that was seen before. Raises
         LedgerRolledBack.
         """
-        with self.storage.lock:
+        storage = self.storage
+        with storage.lock:
+            found = storage.found()
+            known = self._seen is not None and storage.is_untouched(found)
             # Read before the table, which may grow meanwhile.
-            known = self._seen is not None and self.storage.is_untouched()
-            kept = None if known else kept_head(self.storage)
+            kept = None if known else kept_head(storage)
+            if writing:
+                opened = storage.writing(create=create, found=found)
+            else:
+                opened = storage.reading(found)
             with opened as connection:
                 row = connection.execute(_HEAD).first()
                 self._head = None if row is None else Head(*row)
@@ -475,20 +480,22 @@ class Ledger:
                         " was put in its place."
                     )
                 if kept is not None and not self._holds(connection, kept):
-                    raise rolled_back(self.storage, kept[0])
+                    raise rolled_back(storage, kept[0])
                 if self._head is not None and self._head[:2] != self._seen:
-                    _require_newest(connection)
+                    # The next charge is added to its total.
+                    newest, *last = connection.execute(_NEWEST).all()
+                    _require_hash(newest, newest.seq, last[0].hash if last else ORIGIN)
                 yield connection
             if self._head is not None:
                 # Durable now: a place that loses it is noticed before the value of a charge goes
                 # out.
                 self._seen = self._head[:2]
                 if self._head != before:
-                    keep_head(self.storage, *self._seen)
+                    keep_head(storage, *self._seen)
 
     def _read(self, query: sa.Select[Any], **named: str) -> list[Record]:
         """The entries that a query selects."""
-        with self._transaction(self.storage.reading()) as connection:
+        with self._transaction() as connection:
             return list(starmap(Record.stored, connection.execute(query, named)))
 
     def _holds(self, connection: sa.Connection, seen: tuple[int, str]) -> bool:
@@ -671,13 +678,6 @@ def _require_hash(row: Any, place: int, last: str) -> None:
         holds = False
     if not holds:
         raise LedgerCorrupt(f"record {place} was changed, moved, removed or put in.")
-
-
-def _require_newest(connection: sa.Connection) -> None:
-    """The next charge is added to the newest entry's total: raises LedgerCorrupt where that was
-    changed."""
-    newest, *before = connection.execute(_NEWEST).all()
-    _require_hash(newest, newest.seq, before[0].hash if before else ORIGIN)
 
 
 def _whole(connection: sa.Connection, expect: str | None = None) -> Iterator[Any]:

@@ -17,7 +17,6 @@ import os
 import pathlib
 import re
 import stat
-import threading
 import uuid
 import weakref
 from collections.abc import Iterator
@@ -37,6 +36,7 @@ from dpbo.errors import (
 )
 from dpbo.extras import EXTRAS
 from dpbo.ledger.entries import table
+from dpbo.ledger.lock import ProcessLock
 from dpbo.validation import printable
 
 # Seconds that a writer waits for the others.
@@ -77,6 +77,8 @@ _DURABLE = (
 )
 
 
+# Bytes, device, inode and times.
+File = tuple[int, ...]
 # Of ledgers that a process this one was forked from had opened.
 _INHERITED = list[sa.Engine]()
 
@@ -106,15 +108,14 @@ class Storage:
     """
 
     def __init__(self, url: str | pathlib.Path | None, *, create: bool = True) -> None:
-        self.lock = threading.RLock()
-        self._home = os.getpid()
+        self.lock = ProcessLock()
         self._engine = _engine(_url_of(url))
         self._sqlite = self._engine.dialect.name == "sqlite"
         self.persistent = url is not None and not _is_in_memory(self._engine.url)
         self.file = _file_of(self._engine.url)
         # The file as the last transaction left it.
-        self._left: tuple[int, ...] | None = None
-        weakref.finalize(self, _dispose, self._engine, self._home)
+        self._left: File | None = None
+        weakref.finalize(self, _dispose, self._engine, os.getpid())
         # Whether the transaction under way was sent its commit, which may go unanswered.
         self._committing = False
         self._schema = ""
@@ -122,13 +123,15 @@ class Storage:
         self._require_ledger(create=create)
 
     @contextlib.contextmanager
-    def writing(self, *, create: bool = False) -> Iterator[sa.Connection]:
+    def writing(
+        self, *, create: bool = False, found: File | None = None
+    ) -> Iterator[sa.Connection]:
         """One durable transaction that no other writer interleaves with; it makes the table where
-        `create` says so.
+        `create` says so. `found` is what `found()` gave just before, if it was asked.
         """
         with (
             self.lock,
-            self._errors_translated(creating=create),
+            self._errors_translated(creating=create, found=found),
             self._engine.connect() as connection,
         ):
             begin = "BEGIN IMMEDIATE" if self._sqlite else "BEGIN ISOLATION LEVEL READ COMMITTED"
@@ -148,9 +151,9 @@ class Storage:
                 raise
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[sa.Connection]:
-        """A consistent view."""
-        with self.lock, self._errors_translated(), self._engine.connect() as connection:
+    def reading(self, found: File | None = None) -> Iterator[sa.Connection]:
+        """A consistent view. `found` as in `writing`."""
+        with self.lock, self._errors_translated(found=found), self._engine.connect() as connection:
             snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
             self._send(connection, "BEGIN" if self._sqlite else snapshot)
             try:
@@ -204,7 +207,7 @@ class Storage:
 
     def _require_ledger(self, *, create: bool) -> None:
         """Raises where there is no ledger and none may be made, or something else stands there."""
-        found = self._found()
+        found = self.found()
         if found is not None and 0 < found[0] < _SMALLEST:
             # SQLite would take it as empty: a new ledger in its place.
             raise LedgerCorrupt(
@@ -214,12 +217,13 @@ class Storage:
         if self.file is None or found is not None:
             with self._errors_translated(creating=True):
                 names = sa.inspect(self._engine).get_table_names()
-        if table.name in names:
-            return
+        # Also beside one of today's, which does not know what was spent there.
         if _FORMER in names:
             raise LedgerMismatch(
                 "schema", 1, SCHEMA, "Open it with the dpbo version that wrote it."
             )
+        if table.name in names:
+            return
         if not create:
             raise LedgerMissing(
                 f"there is no ledger at {self._place()}. Check the file name or URL."
@@ -228,7 +232,7 @@ class Storage:
             remedy = f"This one has other tables: {printable(', '.join(names[:3]))}."
             raise InputError("ledger", self._place(), "a new file, or one that dpbo made", remedy)
 
-    def _found(self) -> tuple[int, ...] | None:
+    def found(self) -> File | None:
         """Bytes of SQLite's file, which file it is, and when it was changed; None where there is
         none. Raises LedgerUnavailable where the system does not say, such as in a folder that may
         not be read.
@@ -246,11 +250,11 @@ class Storage:
             return None
         return found.st_size, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
 
-    def is_untouched(self) -> bool:
+    def is_untouched(self, found: File | None) -> bool:
         """Whether SQLite's file is as this process's last transaction left it; a server's tables
         are not put back by copying a file.
         """
-        return self.file is None or (self._left is not None and self._left == self._found())
+        return self.file is None or (found is not None and self._left == found)
 
     def _place(self) -> str:
         place = printable(public_place(self._engine.url))
@@ -261,15 +265,12 @@ class Storage:
         return f"{place[:_LONGEST]}..."
 
     @contextlib.contextmanager
-    def _errors_translated(self, *, creating: bool = False) -> Iterator[None]:
+    def _errors_translated(
+        self, *, creating: bool = False, found: File | None = None
+    ) -> Iterator[None]:
         """The database's errors as dpbo's own."""
         driver = self._engine.dialect.loaded_dbapi
-        if os.getpid() != self._home:
-            raise LedgerUnavailable(
-                "this ledger was opened by another process, from which this one was forked. Open it"
-                " again here."
-            )
-        found = self._found()
+        found = found or self.found()
         if not creating and self.file is not None and found is None:
             raise LedgerMissing(
                 f"the file of the ledger at {self._place()} is gone. Put it back: a new one forgets"
@@ -282,7 +283,7 @@ class Storage:
         self._committing = False
         try:
             yield
-            now = self._found()
+            now = self.found()
             if found is not None and now is not None and now[1:3] == found[1:3]:
                 self._left = now
         except UnicodeDecodeError:

@@ -27,12 +27,12 @@ from dpbo._version import __version__
 from dpbo.accounting import Planned, PureFilter
 from dpbo.accounting.calibration import budget_in_words
 from dpbo.curator.curator import Curator
-from dpbo.curator.places import place_named
 from dpbo.curator.statements import BudgetUse, compose_statement, largest_share
 from dpbo.errors import InputError, Unshown, UsageError
 from dpbo.ledger.entries import Record, Reserved
 from dpbo.ledger.ledger import Ledger
 from dpbo.objective import PrivateObjective
+from dpbo.places import place_named
 from dpbo.reporting.charts import HEIGHT, WIDTH, ConvergenceChart, budget_bars, percent, with_noise
 from dpbo.reporting.released_values import PUBLIC_SCORES, ReleasedValues, public_column
 from dpbo.reporting.words import (

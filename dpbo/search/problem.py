@@ -180,9 +180,9 @@ class Problem:
         `risk` the one that chooses none where none stands out."""
         if risk is not None:
             kept = (ThresholdedExponentialMechanism,)
-            return replace(next(priced(self.curator, kept, share)), risk=risk)
+            return replace(next(priced(self.curator.ledger, kept, share)), risk=risk)
         kinds = (PermuteAndFlipMechanism, ExponentialMechanism)
-        payable = priced(self.curator, kinds, share)
+        payable = priced(self.curator.ledger, kinds, share)
         return min(payable, key=lambda mechanism: mechanism.noise_multiplier)
 
     def reserved_choice(
@@ -352,7 +352,7 @@ def least_noise(
     for together, and the standard deviation of its noise on the first mean.
     """
     kinds: tuple[type[IndependentNoise], ...] = (GaussianMechanism, LaplaceMechanism)
-    mechanism = next(priced(curator, kinds, share, releases, query))
-    std = noise_std(curator, mechanism, query)
+    mechanism = next(priced(curator.ledger, kinds, share, releases, query))
+    std = noise_std(curator.ledger, mechanism, query)
     assert std is not None
     return mechanism, float(std[0])

@@ -7,7 +7,7 @@ from typing import Any
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from dpbo.curator.protected_records import require_unprotected
+from dpbo.records.protected_records import require_unprotected
 
 
 def _has(name: str) -> Callable[[Any], bool]:

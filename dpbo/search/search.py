@@ -23,15 +23,15 @@ from sklearn.utils.validation import check_is_fitted
 from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
 from dpbo.curator.curator import Curator
 from dpbo.curator.pricing import require_left, share_of_cap
-from dpbo.curator.protected_records import require_other_rows, require_unnamed
-from dpbo.curator.public_form import Form
-from dpbo.curator.records import require_one_index
 from dpbo.curator.statements import SPLIT
 from dpbo.errors import InputError, UsageError
 from dpbo.fingerprint import describe_estimator, describe_scoring
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.notebook import FactsAfterFit
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit, exact_share
+from dpbo.records.form import Form
+from dpbo.records.labels import require_one_index
+from dpbo.records.protected_records import require_other_rows, require_unnamed
 from dpbo.search import training
 from dpbo.search.problem import Problem
 from dpbo.search.recommendation import Recommendation
@@ -401,7 +401,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         strategy.require_suitable(problem)
         if problem.begun is None:
             if problem.mechanism is None:
-                require_left(curator, problem.share, f"the search {self.name!r}")
+                require_left(curator.ledger, problem.share, f"the search {self.name!r}")
             strategy.try_out(problem)
         self.free_params_: Any = None
         if strategy.cross_validates:
@@ -533,7 +533,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         privacy = self._protection
         given = exact_share(privacy.share, "share")
         if not whole and privacy.mechanism is None:
-            given = share_of_cap(curator, self.budget)
+            given = share_of_cap(curator.ledger, self.budget)
         seed = int(self.random_state)
         self.releases_: list[SearchRelease] = []
         callbacks = (self.callbacks,) if callable(self.callbacks) else tuple(self.callbacks or ())

@@ -28,13 +28,13 @@ from sklearn.base import BaseEstimator
 from dpbo.accounting.calibration import parts_of
 from dpbo.acquisition.expected_improvement import posterior_mean, suggest
 from dpbo.acquisition.trust_region import suggest_in_trust_region
-from dpbo.curator.examples import MostlyClipped, examine
-from dpbo.curator.records import count_records
 from dpbo.errors import InputError, LedgerMismatch, ReleaseLost, UsageError
 from dpbo.fingerprint import fingerprint
 from dpbo.objective import NoiseWarning, PrivateObjective
 from dpbo.queries.cells import CellMeans
 from dpbo.queries.score_evaluation import tensor_of
+from dpbo.records.containers import count_records
+from dpbo.records.examples import MostlyClipped, examine
 from dpbo.search import rehearsal
 from dpbo.search.listing import Listing
 from dpbo.search.problem import Problem, least_noise

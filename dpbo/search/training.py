@@ -20,11 +20,12 @@ from sklearn.exceptions import FitFailedWarning
 from sklearn.utils.parallel import Parallel, delayed
 
 from dpbo.curator.curator import Curator
-from dpbo.curator.public_form import Column, Form, Leaf
-from dpbo.curator.records import count_records, require_disjoint
 from dpbo.errors import InputError
 from dpbo.isolation import INTERRUPTS
 from dpbo.privacy import Adjacency
+from dpbo.records.containers import count_records
+from dpbo.records.form import Column, Form, Leaf
+from dpbo.records.labels import require_disjoint
 from dpbo.search.listing import space_of
 from dpbo.space import Space
 

@@ -10,10 +10,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from dpbo.accounting.filters import GDPFilter
-from dpbo.curator.birth import Birth
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatch
 from dpbo.events import GaussianEvent, PoissonGaussianEvent, RolesEvent
 from dpbo.extras import needs
+from dpbo.ledger.birth import Birth
 from dpbo.ledger.entries import table
 from dpbo.ledger.kept import file_of
 from dpbo.ledger.ledger import Ledger

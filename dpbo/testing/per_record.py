@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any
 
-from dpbo.curator.examples import require_per_record
-from dpbo.curator.public_form import Form
-from dpbo.curator.records import PrivateView
 from dpbo.privacy import Adjacency, PrivacyUnit
+from dpbo.records.examples import require_per_record
+from dpbo.records.form import Form
+from dpbo.records.view import PrivateView
 from dpbo.validation import Count, Seed, Within, checked
 
 _Score = Annotated[

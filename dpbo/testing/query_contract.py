@@ -21,10 +21,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from dpbo.curator.records import PrivateView
 from dpbo.extras import needs
 from dpbo.privacy import Adjacency, PrivacyUnit, RowChange, Sensitivity
 from dpbo.queries.query import IntegerSum, Query, declares_per_unit
+from dpbo.records.view import PrivateView
 
 with needs("testing"):
     from hypothesis import HealthCheck, given, settings

@@ -42,9 +42,9 @@ from dpbo import (
     run_counts,
     testing,
 )
-from dpbo.curator.birth import Birth
 from dpbo.dpsgd import NoisedScore
 from dpbo.integrations.optuna import TrialObjective
+from dpbo.ledger.birth import Birth
 from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers import em, po_gp_ucb
 from dpbo.papers.po_gp_ucb import curator_side

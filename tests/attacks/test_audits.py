@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from dpbo.accounting import compose
-from dpbo.curator.entropy import bernoulli
 from dpbo.dpsgd import hidden_runs
 from dpbo.dpsgd.hidden_runs import best_of
+from dpbo.entropy import bernoulli
 from dpbo.events import LaplaceEvent, PoissonGaussianEvent, SelectionEvent
 from dpbo.mechanisms import (
     ExponentialMechanism,

@@ -52,11 +52,12 @@ class Inside:
     def __call__(self, draw, query, mechanism):
         # Also when frozen: it takes as much entropy.
         drawn = self._honest(draw, query, mechanism)
-        curator = draw._curator
-        answer = curator._job(query)()
+        answer = draw._answer(query)
         turn = len(self._runs[-1])
         value = drawn if len(self._runs) == 1 else self._runs[0][turn][3]
-        self._runs[-1].append((_public(query), answer, query.sensitivity(curator.adjacency), value))
+        self._runs[-1].append(
+            (_public(query), answer, query.sensitivity(draw._birth.adjacency), value)
+        )
         return value
 
     def compare(self):

@@ -17,8 +17,8 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.tree import DecisionTreeClassifier
 
 from dpbo import DPGIBO, DPSearch, Privacy, PrivateObjective
-from dpbo.curator.protected_records import RepeatedRecordsWarning
 from dpbo.errors import InputError, ReservationChanged, ScoreError, UsageError
+from dpbo.records.protected_records import RepeatedRecordsWarning
 from dpbo.search import NoisedSearch
 from tests.attacks.setups import DOUBLE, FIRST_MEAN, NOISE, TERMS, of, owner, point
 

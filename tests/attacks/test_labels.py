@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from dpbo import Budget, PrivacyUnit
-from dpbo.curator.labels import hash_labels
-from dpbo.curator.records import require_disjoint
 from dpbo.errors import InputError, UsageError
 from dpbo.mechanisms import GaussianMechanism
+from dpbo.records.labels import hash_labels, require_disjoint
 from tests.attacks.marks import attack
 from tests.attacks.setups import MEAN, owner
 from tests.setups import DOUBLE

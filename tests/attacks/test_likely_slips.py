@@ -16,9 +16,9 @@ from sklearn.tree import DecisionTreeClassifier
 from torch.utils.data import TensorDataset
 
 from dpbo import Budget, Curator, DPSearch, Privacy, PrivacyUnit, PrivateObjective, Space
-from dpbo.curator.scaled_tables import ScaledRowsWarning, scaled_column
 from dpbo.errors import InputError, UsageError
 from dpbo.papers.em import DPKMeans
+from dpbo.records.scaled_tables import ScaledRowsWarning, scaled_column
 from tests.attacks.marks import attack, slip
 
 EACH: dict[str, Any] = {"unit": "record", "adjacency": "replace-one", "budget": Budget(3.0, 1e-6)}
@@ -227,7 +227,7 @@ def test_a_scaler_that_saw_protected_rows_is_warned_of(scaler):
     assert "Pipeline" not in str(statement), "what was warned of depends on the records"
 
 
-@pytest.mark.filterwarnings("error::dpbo.curator.scaled_tables.ScaledRowsWarning")
+@pytest.mark.filterwarnings("error::dpbo.records.scaled_tables.ScaledRowsWarning")
 def test_rows_that_stand_alone_are_not_warned_of():
     """A Pipeline, a scaler of public rows, two values, and whole numbers."""
     X, y = people(5)

@@ -21,7 +21,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpbo import Budget, Curator, Space
 from dpbo.accounting import Planned, RDPFilter
-from dpbo.curator.protected_records import protected_tables
 from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session, noise, tune
 from dpbo.dpsgd.planning import TuningPlan
 from dpbo.errors import InputError, UsageError
@@ -29,6 +28,7 @@ from dpbo.events import GaussianEvent, RolesEvent
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.privacy import Adjacency
 from dpbo.queries import ClippedMean
+from dpbo.records.protected_records import protected_tables
 from tests.attacks.marks import attack
 from tests.attacks.setups import TERMS, best_run, kinds, of, owner, owner_of_runs
 

@@ -13,18 +13,19 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from dpbo import Adjacency, Budget, Space
 from dpbo.accounting import Planned
-from dpbo.curator.protected_records import (
-    RepeatedRecordsWarning,
-    holds_protected,
-    require_other_rows,
-)
-from dpbo.curator.record_fingerprints import RowDigests
-from dpbo.curator.records import Source, leaves
 from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session, plan_tuning, tune
 from dpbo.errors import InputError, ReservationChanged, UsageError
 from dpbo.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
+from dpbo.records.containers import leaves
+from dpbo.records.digests import RowDigests
+from dpbo.records.protected_records import (
+    RepeatedRecordsWarning,
+    holds_protected,
+    require_other_rows,
+)
+from dpbo.records.sources import Source
 from tests.attacks import setups
 from tests.attacks.marks import attack
 from tests.attacks.setups import NOISE, owner, right
@@ -319,8 +320,13 @@ def test_an_engine_knows_the_records_of_other_budgets():
 
 
 def test_an_engines_records_are_those_of_its_ledger(on_disk):
-    engine(*people(61), **on_disk)
-    assert holds_protected(tuple(part[:1].numpy() for part in people(61)))
+    net, optimizer, loader = engine(*people(61), **on_disk)
+    one = tuple(part[:1].numpy() for part in people(61))
+    assert not holds_protected(one), "of a reservation alone nothing was released"
+    X, Y = next(iter(loader))
+    nn.functional.cross_entropy(net(X), Y.long()).backward()
+    optimizer.step()
+    assert holds_protected(one)
     with pytest.raises(ReservationChanged, match="began with other"):
         engine(*people(62), **on_disk)
 

@@ -18,11 +18,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, OrdinalEncoder
 
 from dpbo import DPSearch, Privacy, PrivacyUnit, Source
-from dpbo.curator.public_form import Form
-from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError, ScoreError, UsageError
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import ClippedMean, ClippedSum, IntegerSum
+from dpbo.records.form import Form
+from dpbo.records.view import PrivateView
 from dpbo.search import Choice
 from tests.attacks.marks import attack
 from tests.attacks.setups import EXACT, NOISE, TERMS, of, owner

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from dpbo.curator.entropy import system_entropy
+from dpbo.entropy import system_entropy
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.privacy import Sensitivity
 from tests.attacks.family import drawn

@@ -36,7 +36,7 @@ UNWRITTEN = {
 }
 # Those that may pass, by file and function: scratch that stays there, or is all written at once.
 SCRATCH = {
-    "dpbo/curator/streaming.py": {"on_device", "to_host"},
+    "dpbo/records/streaming.py": {"on_device", "to_host"},
     "dpbo/dpsgd/noise.py": {"_sum_of_blocks", "_weighted_sum"},
     "dpbo/gibo/gradient_kernel.py": {"empty_slab"},
     "dpbo/gibo/gradient_query.py": {"clipped_sum"},

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpbo import Adjacency, PrivacyUnit
-from dpbo.curator.records import PrivateView
 from dpbo.queries.query import IntegerSum
+from dpbo.records.view import PrivateView
 from dpbo.testing.query_contract import SumContract, moved
 from tests.setups import DOUBLE
 

@@ -15,7 +15,6 @@ from gpytorch.kernels import Kernel, RBFKernel
 
 from dpbo import Adjacency, Budget, PrivacyUnit, PrivateObjective
 from dpbo.accounting import PureFilter
-from dpbo.curator.records import PrivateView
 from dpbo.dpsgd import NoisedScore
 from dpbo.gibo import ClippedGradient
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, PermuteAndFlipMechanism
@@ -34,6 +33,7 @@ from dpbo.queries import (
 )
 from dpbo.queries.ball import Ball
 from dpbo.queries.query import IntegerSum, copy_mutable
+from dpbo.records.view import PrivateView
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE, box, of, owner
 

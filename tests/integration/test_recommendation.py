@@ -68,7 +68,7 @@ class Drawn:
         return self.std_of(self.reserved)
 
     def std_of(self, query):
-        return noise_std(self.curator, self.mechanism, query)
+        return noise_std(self.curator.ledger, self.mechanism, query)
 
     def release(self, query, **_):
         std = self.std_of(query)
@@ -86,7 +86,7 @@ def offline(budget):
 
 
 def std_of(curator, mechanism, query):
-    found = noise_std(curator, mechanism, query)
+    found = noise_std(curator.ledger, mechanism, query)
     assert found is not None
     return float(found[0])
 
@@ -106,7 +106,7 @@ def test_noise_alone_exceeds_the_threshold_with_the_stated_risk():
     query = ClippedMean(lambda *_: None, score_range=(-0.25, 0.25))
     kinds: list[Any] = [LaplaceMechanism, GaussianMechanism]
     for kind, risk in itertools.product(kinds, (0.02, 0.1, 0.5)):
-        mechanism = next(priced(curator, [kind], 1.0))
+        mechanism = next(priced(curator.ledger, [kind], 1.0))
         std = std_of(curator, mechanism, query)
         differences = drawn(mechanism, query, curator, DRAWS)
         threshold = exceeded(mechanism, std, risk)
@@ -124,7 +124,7 @@ def test_noise_alone_exceeds_the_threshold_with_the_stated_risk():
 def test_a_candidate_that_is_no_better_is_recommended_with_the_stated_risk(kind):
     """Through the search: a clip of the whole width, whose noise is twice that of a score."""
     problem = offline(Budget.gdp(0.3))
-    mechanism = next(priced(problem.curator, [kind], 1.0))
+    mechanism = next(priced(problem.curator.ledger, [kind], 1.0))
     query = problem.score_query()
     draws = drawn(mechanism, query, problem.curator, 1500)
     std = std_of(problem.curator, mechanism, query)
@@ -218,7 +218,7 @@ def test_a_resumed_search_is_tested_by_the_clip_and_the_noise_of_the_ledger():
     one = problem.space.encode({"value": 1})
     assert problem.clip(one) == 1.0
     query = problem.score_query()
-    mechanism = next(priced(problem.curator, [LaplaceMechanism], 1.0))
+    mechanism = next(priced(problem.curator.ledger, [LaplaceMechanism], 1.0))
     stored: Any = Drawn(problem.curator, mechanism, query, iter(()))
     row = {"details": {"x": one.tolist(), "clip": 0.5}, "value": [0.3], "variance": [0.01]}
     stored.values.append(row)
@@ -241,7 +241,7 @@ class Lost(Drawn):
 def test_a_test_whose_release_is_lost_is_told_as_that(scoring):
     problem = dataclasses.replace(offline(Budget.gdp(0.3)), scoring=scoring_named(scoring, None, Y))
     query = problem.score_query()
-    mechanism = next(priced(problem.curator, [GaussianMechanism], 1.0))
+    mechanism = next(priced(problem.curator.ledger, [GaussianMechanism], 1.0))
     one = problem.space.encode({"value": 1})
     x, told = problem.recommend(Lost(problem.curator, mechanism, query, iter(())), one, RISK)
     lost = "the release was charged and lost, and is never drawn again"

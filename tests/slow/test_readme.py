@@ -18,7 +18,7 @@ from botorch.acquisition.multi_objective import logei
 
 from dpbo import Budget
 from dpbo.accounting import GDPFilter, PureFilter
-from dpbo.curator.protected_records import protected_tables
+from dpbo.records.protected_records import protected_tables
 from tests.setups import ROOT, owner
 from tools import pictures, readme
 from tools.readme import blocks, form

@@ -20,7 +20,7 @@ from dpbo.testing import ChoiceContract, MechanismContract, QueryContract
 from dpbo.testing.mechanism_contract import VectorContract
 from dpbo.testing.query_contract import RowContract
 from tests.contracts.test_copies import CASES
-from tests.layers import CORE, PAGE, PROGRAMS, WINGS, imported, page
+from tests.layers import CORE, PAGE, PROGRAMS, ROOMS, WINGS, circles, imported, page
 from tests.setups import subclasses
 
 ROOT = pathlib.Path(dpbo.__file__).parent
@@ -46,7 +46,7 @@ def test_the_core_imports_no_wing_and_nothing_below_it():
         allowed = set().union(*LAYERS[: layer + 1])
         assert _imports(path) <= allowed, path.relative_to(ROOT)
         if _part(path) in ("models", "acquisition", "queries", "mechanisms", "accounting"):
-            assert "curator" not in _imports(path), path
+            assert not _imports(path) & {"ledger", "records", "curator"}, path
 
 
 def test_a_wing_imports_the_core_and_the_wings_it_names():
@@ -55,6 +55,18 @@ def test_a_wing_imports_the_core_and_the_wings_it_names():
         if _part(path) in WINGS:
             others = set(WINGS[_part(path)][0].split())
             assert _imports(path) <= core | others | {_part(path)}, path.relative_to(ROOT)
+
+
+def test_no_two_files_of_the_rooms_import_each_other(tmp_path):
+    assert circles(ROOT) == []
+    for room in ROOMS.split():
+        (tmp_path / "dpbo" / room).mkdir(parents=True)
+    (tmp_path / "dpbo/records/a.py").write_text("def f():\n    from dpbo.ledger.b import x\n")
+    (tmp_path / "dpbo/ledger/b.py").write_text(
+        "if TYPE_CHECKING:\n    from dpbo.records import a\n"
+    )
+    (tmp_path / "dpbo/curator/c.py").write_text("from dpbo.ledger.b import x\n")
+    assert circles(tmp_path / "dpbo") == [["dpbo.ledger.b", "dpbo.records.a"]]
 
 
 def test_every_module_has_its_place_and_the_page_says_so():
@@ -120,7 +132,7 @@ def test_entropy_comes_from_one_place_and_noise_is_shaped_in_mechanisms_alone():
         "token_bytes",
         "rand",
     )
-    assert _users(*generators) == {"curator/entropy.py"} | public
+    assert _users(*generators) == {"entropy.py"} | public
     computing = {
         "accounting/gdp.py",
         "accounting/dominating_pairs.py",

@@ -29,7 +29,7 @@ if child := os.fork():  # which has its own imports
 else:
     from dpbo.ledger import Ledger
     from dpbo.__main__ import main
-    from dpbo.curator.birth import Birth
+    from dpbo.ledger.birth import Birth
     budget = dpbo.Budget(epsilon=3.0, delta=1e-6)
     dpbo.accounting.calibrate(budget, releases=30)
     promise = dict(dataset="d", unit="u", grouped=False, budget=budget)

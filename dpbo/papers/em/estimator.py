@@ -47,7 +47,6 @@ from dpbo.accounting.filters import Accounting
 from dpbo.accounting.planned import Planned
 from dpbo.curator.curator import Curator
 from dpbo.curator.pricing import share_of_cap
-from dpbo.curator.protected_records import require_unprotected
 from dpbo.curator.reservation import Reservation
 from dpbo.errors import InputError
 from dpbo.mechanisms.additive import AdditiveMechanism
@@ -57,6 +56,7 @@ from dpbo.notebook import FactsAfterFit
 from dpbo.papers.em.point_sums import PointSums
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.queries.ball import Ball, Box
+from dpbo.records.protected_records import require_unprotected
 from dpbo.statement import Statement
 from dpbo.validation import Count, Name, Positive, Within, at_least, require, require_settings
 
@@ -227,7 +227,7 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
             law, budget = self.mechanism, None
         elif share != 1 and budget is not None and not isinstance(curator.accounting, Planned):
             # whose list says what each release takes
-            budget = share * share_of_cap(curator, budget)
+            budget = share * share_of_cap(curator.ledger, budget)
         # numbers, arrays and tensors
         plain = json.loads(json.dumps(stated, default=operator.methodcaller("tolist")))
         reservation = curator.reserve(

@@ -318,7 +318,7 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         begun = self.name in curator.ledger.used()
         if isinstance(X, Curator) and self.budget is not None and not begun:
             # before the first of two reservations
-            require_left(curator, self.budget, f"{self.name!r}")
+            require_left(curator.ledger, self.budget, f"{self.name!r}")
         squares = dataclasses.replace(moments, orders=(2,))
         others = dataclasses.replace(moments, orders=(0, 1))
         gaussian = self._reserve(X, curator, slots, [squares, sums], terms, given, share=half)

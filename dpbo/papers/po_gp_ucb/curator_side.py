@@ -32,10 +32,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpbo.curator.birth import reservation_terms
 from dpbo.curator.curator import Curator
 from dpbo.curator.pricing import priced
 from dpbo.errors import BudgetExceeded, InputError, ReleaseLost
+from dpbo.ledger.birth import reservation_terms
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism
@@ -243,7 +243,7 @@ class Outcomes:
         noise: Mechanism = NoNoise(allow_not_private=True)
         if budget is not None:
             noise = min(
-                priced(curator, _KINDS, budget, repeats),
+                priced(curator.ledger, _KINDS, budget, repeats),
                 key=lambda noise: noise.noise_multiplier * noise.std(1),
             )
         held = reservation_terms(query.public_inputs(), terms or {})

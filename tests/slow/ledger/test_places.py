@@ -128,6 +128,20 @@ def test_a_server_that_was_restored_from_an_older_dump_is_refused_where_it_was_u
     assert objective(url).remaining == 2, "a machine that saw none of it cannot know"
 
 
+@attack("A22")
+def test_an_older_copy_is_seen_by_each_name_of_its_file(tmp_path):
+    url = tmp_path / "l.db"
+    link = tmp_path / "link.db"
+    objective(str(url))
+    link.symlink_to(url)
+    older = url.read_bytes()
+    objective(str(link))(point(0.5, 0.5))
+    url.write_bytes(older)
+    for name in (url, link):
+        with pytest.raises(LedgerRolledBack):
+            Ledger.open(str(name))
+
+
 def _truncated(file):
     file.write_bytes(file.read_bytes()[:40])
 

@@ -209,6 +209,14 @@ def test_a_ledger_of_the_first_schema_is_refused_and_left_as_it_was(tmp_path):
     assert file.read_bytes() == before
 
 
+def test_a_ledger_of_the_first_schema_beside_one_of_todays_is_refused(ledger, url):
+    with ledger.storage.writing() as connection:
+        connection.exec_driver_sql("CREATE TABLE dpbo_ledger (seq INTEGER PRIMARY KEY, body TEXT)")
+    for call in (lambda: Ledger.open(url), lambda: Ledger(url, BIRTH)):
+        with pytest.raises(LedgerMismatch, match=r"schema=1.*the dpbo version that wrote it"):
+            call()
+
+
 def test_a_schema_of_a_later_version_is_refused(ledger, url):
     rewrite(ledger, [row_of(following(None, "birth", "", {"schema": 3, "what": "ever"}))])
     for call in (lambda: Ledger.open(url), lambda: Ledger(url, BIRTH)):

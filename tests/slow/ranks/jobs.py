@@ -25,9 +25,8 @@ import torch.distributed as dist
 
 from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Ranks, Space
 from dpbo.accounting.filters import RDPFilter
-from dpbo.curator import streaming
-from dpbo.curator.protected_records import holds_protected
 from dpbo.dpsgd.selection import NoisedScore, private_selection
+from dpbo.entropy import system_entropy
 from dpbo.errors import PrivacyError
 from dpbo.gibo.algorithm import choose_start
 from dpbo.gibo.design import GIBOSettings
@@ -36,6 +35,8 @@ from dpbo.mechanisms import GaussianMechanism
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import CellMeans, ClippedMean, QuantileUtilities
+from dpbo.records import streaming
+from dpbo.records.protected_records import holds_protected
 from dpbo.run_counts import TruncatedNegativeBinomial
 from dpbo.testing import SeededEntropy
 from tests.setups import DOUBLE, EXACT, box, charged, charges, first_column, owner, stored
@@ -287,6 +288,14 @@ def resumed_after_a_release(ranks, folder):
         asked(at(0.1))
         left.append(asked.remaining)
     return left
+
+
+def named_alone(ranks, folder):
+    """The ledger of a data set that is named without a place."""
+    os.environ["DPBO_STATE"] = str(folder)
+    curator = opened(ranks, dataset="d", entropy=system_entropy)
+    curator.release(mean(), NOISE)
+    return [curator.ledger.storage.persistent, len(charges(curator.ledger))]
 
 
 def words_and_numbers(ranks, folder):
@@ -642,6 +651,7 @@ JOBS: dict[str, tuple[int, Any]] = {
     "other models": (2, other_models),
     "lies": (2, lies),
     "other terms": (SIZE, other_terms),
+    "named alone": (2, named_alone),
     "refused by one": (SIZE, refused_by_one),
     "fail in two ways": (2, fail_in_two_ways),
     "fails on one shard": (3, fails_on_one_shard),

@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 
 from dpbo import Budget, PrivacyUnit, Ranks
-from dpbo.curator.labels import hash_labels
 from dpbo.errors import InputError, UsageError
 from dpbo.ledger.ledger import Ledger
+from dpbo.records.labels import hash_labels
 from tests.attacks.marks import attack
 from tests.setups import charged, owner
 from tests.slow.ranks.jobs import JOBS, STEPS
@@ -72,6 +72,12 @@ def test_labels_on_two_ranks_are_refused_on_all_before_there_is_a_ledger(ran, me
     assert name == "InputError"
     assert "all rows of a unit are on one rank" in text
     assert not (ran("unit on two ranks") / "l.db").exists()
+
+
+def test_a_data_set_is_found_by_its_name_alone_by_the_first_rank(ran, met):
+    assert [rank["value"] for rank in met("named alone").values()] == [[True, 1]] * 2
+    (file,) = ran("named alone").glob("d-*.db")
+    assert len(charged(Ledger.open(str(file)))) == 1
 
 
 @attack("A26")

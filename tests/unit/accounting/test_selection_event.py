@@ -18,7 +18,6 @@ from dpbo.accounting import (
 )
 from dpbo.accounting.calibration import convert_adjacency
 from dpbo.accounting.planned import accounting_named
-from dpbo.curator.birth import Birth
 from dpbo.errors import BudgetExceeded, InputError
 from dpbo.events import (
     DeclassifiedEvent,
@@ -28,6 +27,7 @@ from dpbo.events import (
     SelectionEvent,
     event_from_json,
 )
+from dpbo.ledger.birth import Birth
 from dpbo.ledger.ledger import Ledger
 from dpbo.privacy import Adjacency, Budget
 from dpbo.run_counts import (

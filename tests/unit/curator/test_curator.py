@@ -6,6 +6,7 @@ import itertools
 import os
 import pickle
 import re
+import signal
 import threading
 import traceback
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -23,7 +24,6 @@ from sklearn.utils import Bunch
 
 from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit, PrivateObjective, Source
 from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter, gdp
-from dpbo.curator import records as records_module
 from dpbo.errors import (
     InputError,
     LedgerMismatch,
@@ -37,6 +37,7 @@ from dpbo.events import GaussianEvent
 from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from dpbo.queries import CandidateScores, ClippedMean, ClippedSum, score_evaluation
+from dpbo.records import sources
 from dpbo.testing import SeededEntropy
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE, EXACT, TERMS, itself, kinds, of, owner, point
@@ -493,7 +494,7 @@ def test_a_source_that_fails_in_a_worker_tells_nothing():
 
     source = Source(load)
     curator = make(source)
-    records_module._loaded.pop(source._key)
+    sources._loaded.pop(source._key)
     with pytest.raises(PrivateFailure, match="Source") as told:
         curator.evaluate(mean())
     assert "Alice" not in repr(told.value)
@@ -729,6 +730,55 @@ def test_a_forked_process_cannot_release(on_disk):
             os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         assert curator.release(handle, NOISE).entry == 1
+
+
+def _refused_in_a_fork(call):
+    child = os.fork()
+    if child == 0:
+        # It only ends what hangs.
+        signal.alarm(60)
+        try:
+            call()
+        except LedgerUnavailable:
+            os._exit(7)
+        os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+@attack("A17")
+@pytest.mark.filterwarnings("ignore:.* is multi-threaded:DeprecationWarning")
+def test_a_fork_beside_a_thread_that_releases_or_writes_does_not_wait_for_it(on_disk):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def entropy(size):
+        begun.set()
+        go_on.wait()
+        return os.urandom(size)
+
+    curator = make(**on_disk, entropy=entropy)
+    first, second = (curator.evaluate(mean()) for _ in range(2))
+    releasing = threading.Thread(target=curator.release, args=(first, NOISE))
+    releasing.start()
+    begun.wait()
+    refused = [_refused_in_a_fork(lambda: curator.release(second, NOISE))]
+    go_on.set()
+    releasing.join()
+
+    begun.clear()
+    go_on.clear()
+
+    def write():
+        with curator.ledger.alone():
+            entropy(1)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    begun.wait()
+    refused.append(_refused_in_a_fork(curator.ledger.head))
+    go_on.set()
+    writing.join()
+    assert refused == [True, True]
+    assert curator.release(second, NOISE).entry == curator.ledger.head().seq - 1
 
 
 def test_extreme_numbers_are_refused_before_the_charge():

@@ -7,8 +7,8 @@ import torch
 
 from dpbo import Budget, PrivateObjective
 from dpbo.__main__ import main
-from dpbo.curator.birth import COUNTED
 from dpbo.errors import InputError, LedgerMismatch
+from dpbo.ledger.birth import COUNTED
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.papers.po_gp_ucb import Outcomes, RowTable, release_rows
 from dpbo.queries import ClippedMean, ClippedSum

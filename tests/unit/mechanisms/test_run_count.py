@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpbo.curator.entropy import system_entropy
+from dpbo.entropy import system_entropy
 from dpbo.errors import InputError
 from dpbo.mechanisms.run_count import _decided, draw_run_count
 from dpbo.run_counts import (

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from dpbo import Budget
-from dpbo.curator.protected_records import ClippedRowsWarning
 from dpbo.errors import InputError
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd, embedding
 from dpbo.papers.em.moment_features import COVARIANCES
 from dpbo.queries.ball import Box
+from dpbo.records.protected_records import ClippedRowsWarning
 from tests.setups import DOUBLE, EXACT, of, owner
 
 BOUNDS = np.array([[0.0, 100.0], [-1e5, 3e5]])

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from dpbo import Adjacency, Budget, PrivacyUnit, Source
-from dpbo.curator.records import PrivateView
 from dpbo.errors import PrivateFailure
 from dpbo.papers.em.point_sums import ClusterSums, SecondMoment
 from dpbo.queries.ball import Ball
 from dpbo.queries.query import IntegerSum
+from dpbo.records.view import PrivateView
 from tests.attacks.marks import attack
 from tests.contracts.bases import PointContract, tries
 from tests.setups import DOUBLE, EXACT, owner

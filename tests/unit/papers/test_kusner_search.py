@@ -14,7 +14,6 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import PureFilter
-from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError, PrivateFailure, UsageError
 from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, NoNoise
 from dpbo.models import FiniteGP
@@ -26,6 +25,7 @@ from dpbo.papers.kusner import (
     grid_of_box,
     regularised,
 )
+from dpbo.records.view import PrivateView
 
 EXACT = NoNoise(allow_not_private=True)
 

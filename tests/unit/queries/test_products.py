@@ -23,7 +23,7 @@ def test_emulated_products_are_refused_on_a_gpu_alone(monkeypatch):
 @attack("A4")
 def test_they_are_refused_before_a_record_is_read(monkeypatch):
     asked = list[torch.device]()
-    monkeypatch.setattr("dpbo.curator.records.require_true_products", asked.append)
+    monkeypatch.setattr("dpbo.records.view.require_true_products", asked.append)
     for device in (None, "cpu"):
         owner(torch.zeros(3, 1), budget=Budget.gdp(1.0), device=device)
     assert asked == [torch.device("cpu")] * 3

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from dpbo import Adjacency, PrivacyUnit, RowChange
-from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError, ScoreError
 from dpbo.gibo import ClippedGradient
 from dpbo.papers.em.mixture_moments import MixtureMoments
@@ -22,6 +21,7 @@ from dpbo.queries import (
 )
 from dpbo.queries.ball import MOST_DIMENSION, Ball
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT
+from dpbo.records.view import PrivateView
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from dpbo import PrivacyUnit
-from dpbo.curator.records import PrivateView
 from dpbo.queries.query import Failure
 from dpbo.queries.score_evaluation import score_records, tensor_of
+from dpbo.records.view import PrivateView
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE
 

@@ -15,12 +15,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
 from sklearn.preprocessing import LabelEncoder
 
-from dpbo.curator.public_form import Leaf
-from dpbo.curator.records import PrivateView
 from dpbo.errors import ScoreError
 from dpbo.gibo import ClippedGradient
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import CandidateScores, ClippedMean, QuantileUtilities
+from dpbo.records.form import Leaf
+from dpbo.records.view import PrivateView
 from dpbo.testing import check_per_record
 from tests.attacks.marks import attack, slip
 from tests.setups import DOUBLE, owner

@@ -13,10 +13,10 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 from dpbo import PrivacyUnit
-from dpbo.curator.protected_records import require_other_rows
-from dpbo.curator.record_fingerprints import MOST_ROWS, RowDigests, RowSet, table_digest
-from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError
+from dpbo.records.digests import MOST_ROWS, RowDigests, RowSet, table_digest
+from dpbo.records.protected_records import require_other_rows
+from dpbo.records.view import PrivateView
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE
 

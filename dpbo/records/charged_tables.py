@@ -17,9 +17,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from dpbo.curator.entropy import system_entropy
-from dpbo.curator.places import OTHER_FOLDER, make_state_folder, state_folder
+from torch import Tensor
+
+from dpbo.entropy import system_entropy
 from dpbo.errors import LedgerUnavailable
+from dpbo.places import OTHER_FOLDER, make_state_folder, state_folder
+from dpbo.records.digests import digest_of_sums
 
 T = TypeVar("T")
 
@@ -70,54 +73,49 @@ class Charged:
         return f"{self.budget} in {runs} in memory"
 
 
-def key() -> bytes | None:
-    """The secret key of this user's digests; None where the folder cannot be used."""
+def charged(tables: Sequence[Tensor]) -> list[Charged]:
+    """The budgets that were charged for any of these tables, given as `RowDigests.sums`, oldest
+    first."""
 
-    def read(connection: sqlite3.Connection) -> bytes:
-        connection.execute("INSERT OR IGNORE INTO secret VALUES (1, ?)", (system_entropy(32),))
-        return bytes(connection.execute("SELECT key FROM secret").fetchone()[0])
+    def read(connection: sqlite3.Connection, digests: list[str]) -> list[Charged]:
+        marks = ",".join("?" * len(digests))
+        query = (
+            "SELECT ledger, place, dataset, budget, MAX(times) FROM charged"
+            f" WHERE digest IN ({marks}) GROUP BY ledger, place, dataset, budget"
+            " ORDER BY MIN(rowid)"
+        )
+        return [Charged(*row) for row in connection.execute(query, digests)]
 
-    return _transaction(read)
-
-
-def charged(digests: Sequence[str]) -> list[Charged]:
-    """The budgets that were charged for any of these tables, oldest first."""
-    marks = ",".join("?" * len(digests))
-    query = (
-        "SELECT ledger, place, dataset, budget, MAX(times) FROM charged"
-        f" WHERE digest IN ({marks}) GROUP BY ledger, place, dataset, budget ORDER BY MIN(rowid)"
-    )
-
-    def read(connection: sqlite3.Connection) -> list[Charged]:
-        return [Charged(*row) for row in connection.execute(query, tuple(digests))]
-
-    return _transaction(read) or []
+    return _transaction(tables, read) or []
 
 
-def note(digests: Sequence[str], made: Charged) -> None:
+def note(tables: Sequence[Tensor], made: Charged) -> None:
     """Note that a ledger was charged for tables, and where it lies: once a ledger, or once more for
     one in memory."""
-    rows = [(digest, made.ledger, made.place, made.dataset, made.budget) for digest in digests]
     added = int(made.place == MEMORY)
 
-    def write(connection: sqlite3.Connection) -> None:
+    def write(connection: sqlite3.Connection, digests: list[str]) -> None:
         connection.executemany(
             "INSERT INTO charged VALUES (?, ?, ?, ?, ?, 1)"
             f" ON CONFLICT DO UPDATE SET times = times + {added}",
-            rows,
+            [(digest, made.ledger, made.place, made.dataset, made.budget) for digest in digests],
         )
         # It may have moved since it was charged for other tables.
         connection.execute(
             "UPDATE charged SET place = ? WHERE ledger = ?", (made.place, made.ledger)
         )
 
-    _transaction(write)
+    _transaction(tables, write)
 
 
-def _transaction(work: Callable[[sqlite3.Connection], T]) -> T | None:
-    """What `work` returns; None, and a line in the log, where the file cannot be used: the ledger
-    itself still counts what it was charged.
+def _transaction(
+    tables: Sequence[Tensor], work: Callable[[sqlite3.Connection, list[str]], T]
+) -> T | None:
+    """What `work` returns, which gets the digests of tables. None without tables; and, with a line
+    in the log, where the file cannot be used: the ledger itself still counts what it was charged.
     """
+    if not tables:
+        return None
     try:
         file = make_state_folder() / _FILE
         file.touch(mode=0o600)
@@ -128,7 +126,10 @@ def _transaction(work: Callable[[sqlite3.Connection], T]) -> T | None:
             connection.execute("BEGIN IMMEDIATE")
             for statement in _TABLES:
                 connection.execute(statement)
-            found = work(connection)
+            secret = system_entropy(32)
+            connection.execute("INSERT OR IGNORE INTO secret VALUES (1, ?)", (secret,))
+            key = bytes(connection.execute("SELECT key FROM secret").fetchone()[0])
+            found = work(connection, sorted({digest_of_sums(each, key) for each in tables}))
             connection.execute("COMMIT")
             return found
     except LedgerUnavailable as error:

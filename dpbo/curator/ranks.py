@@ -23,6 +23,7 @@ waits on. All ranks and the network between them are trusted: sums are private a
 import contextlib
 import dataclasses
 import datetime
+import functools
 import pickle
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -33,9 +34,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dpbo.curator.entropy import system_entropy
-from dpbo.curator.labels import ALLOWED, LOOKALIKES, hash_labels
-from dpbo.curator.records import PrivateView
+from dpbo.entropy import system_entropy
 from dpbo.errors import (
     InputError,
     PrivacyError,
@@ -48,9 +47,12 @@ from dpbo.errors import (
 from dpbo.fingerprint import fingerprint
 from dpbo.queries.integers import MOST_UNITS
 from dpbo.queries.query import Failure, Outcome
+from dpbo.records.labels import ALLOWED, LOOKALIKES, hash_labels
+from dpbo.records.view import PrivateView
 from dpbo.validation import warn
 
 T = TypeVar("T")
+K = TypeVar("K", bound=type)
 # Bytes of each part of a message.
 _DIGEST = 32
 _ID = 16
@@ -303,6 +305,68 @@ class Ranks:
 
     def __repr__(self) -> str:
         return f"<Ranks: {self.rank} of {self.world_size}>"
+
+
+class OneProcess:
+    """What `Ranks` does, where one process holds all records: nothing is compared or sent."""
+
+    rank = 0
+    world_size = 1
+
+    def run_together(self, title: str, question: Iterable[Any], work: Callable[[], T]) -> T:
+        """`work()`, whatever it is called."""
+        return work()
+
+    run_on_rank_0 = reduce = run_together
+
+    def count_units(self, view: PrivateView, labels: Any, *, public: bool) -> PrivateView:
+        """The view as it is."""
+        return view
+
+    def new_id(self) -> str:
+        """A random name for a handle."""
+        return uuid.uuid4().hex
+
+    def gather_mark(self, mark: int) -> list[int]:
+        """The number alone."""
+        return [mark]
+
+    def reduce_tensor(self, numbers: Tensor) -> Tensor:
+        """The numbers as they are."""
+        return numbers
+
+
+def collective(*names: str) -> Callable[[K], K]:
+    """Decorates a curator's class: its constructor and its methods of these names, which every rank
+    calls in the same order. If one fails on one rank before a step of all ranks, the others are
+    told, so that they do not wait.
+    """
+
+    def decorated(kind: K) -> K:
+        for name in ("__init__", *names):
+            setattr(kind, name, _told(getattr(kind, name)))
+        return kind
+
+    return decorated
+
+
+def _told(method: Callable[..., T]) -> Callable[..., T]:
+    @functools.wraps(method)
+    def told(self: Any, *args: Any, **kwargs: Any) -> T:
+        # The constructor gets what the curator does not have yet.
+        ranks = getattr(self, "_ranks", kwargs.get("ranks"))
+        if not isinstance(ranks, Ranks):
+            return method(self, *args, **kwargs)
+        steps = ranks.steps
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:
+            if steps == ranks.steps:
+                with contextlib.suppress(RanksDisagree):
+                    ranks.run_on_rank_0("refuse an argument", (str(error),), lambda: None)
+            raise
+
+    return told
 
 
 def _attempt(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:

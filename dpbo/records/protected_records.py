@@ -6,8 +6,10 @@ and no budget covers it: it is for the operator alone.
 """
 
 import collections
+import contextlib
 import logging
 import threading
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,15 +18,16 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from dpbo.accounting.calibration import budget_in_words
-from dpbo.curator import charged_tables
-from dpbo.curator.handle import Opaque
-from dpbo.curator.named_tables import named_tables
-from dpbo.curator.record_fingerprints import RowDigests, RowSet, table_digest
-from dpbo.curator.records import PrivateView, is_dense, leaves
-from dpbo.curator.scaled_tables import ScaledRowsWarning, scaled_column
 from dpbo.errors import InputError, UsageError
 from dpbo.events import Event
 from dpbo.queries.ball import LARGEST_CHUNK, Ball
+from dpbo.records import charged_tables
+from dpbo.records.containers import is_dense, leaves
+from dpbo.records.digests import RowDigests, RowSet, table_digest
+from dpbo.records.named_tables import named_tables
+from dpbo.records.opaque import Opaque
+from dpbo.records.scaled_tables import ScaledRowsWarning, scaled_column
+from dpbo.records.view import PrivateView
 from dpbo.validation import Name, checked, warn
 
 if TYPE_CHECKING:
@@ -133,10 +136,12 @@ class ProtectedRecords(Opaque):
         self._ledger = ledger
         self._repetition_allowed = repetition_allowed
         self._remembered = False
+        # whether the operator was warned of other ledgers
+        self._told = False
         self._own_noted = False
         # What this process compares, and `charged_tables`: of each role's records.
         self._tables: list[list[RowSet]] = []
-        self._digests = set[str]()
+        self._sums: list[Tensor] = []
 
     @checked
     def add(self, records: Any, *, role: Name) -> None:
@@ -151,6 +156,7 @@ class ProtectedRecords(Opaque):
         """
         self._note(role, records)
         self._remembered = False
+        self._told = False
 
     def require_apart(self, name: str, records: Any, why: str) -> None:
         """Raises InputError where some of these are the curator's own records, as
@@ -229,22 +235,50 @@ class ProtectedRecords(Opaque):
         self._note_own()
         return self._others_protect()
 
-    def before_charge(self, event: Event) -> bool:
-        """Whether to `remember` the records once this event is charged: the ledger's first one. Not
-        for a void ledger, nor for what is free: neither guarantees.
+    def compare(self, event: Event) -> None:
+        """Before an event is reserved or charged: warns, once, where a scaler seems to have been
+        fitted to the records, and where another ledger of this process was charged for some of
+        them, or one that ended for the same table.
 
-        Warns where a scaler seems to have been fitted to the records, and where another ledger of
-        this process protects some of the records, or one that ended
-        protected the same table. Raises UsageError where this ledger outlives the process, and is a
-        second one over that table.
+        Raises:
+            UsageError: this ledger outlives the process, and is a second one over that table.
+        """
+        if self._remembered or event.free or self._ledger.void:
+            return
+        self.warn_if_scaled()
+        self._note_own()
+        if not (self._repetition_allowed or self._told):
+            self._tell_of_others()
+
+    @contextlib.contextmanager
+    def charging(
+        self, event: Event, is_charged: Callable[[], bool] = lambda: False
+    ) -> Iterator[None]:
+        """Within it an event is charged, after `compare`. After the ledger's first one, this
+        process and the user's folder know the records as protected. Not of a void ledger, nor for
+        what is free: neither guarantees.
+
+        Args:
+            is_charged: whether it was charged, although what is within raised.
         """
         ledger = self._ledger
         if self._remembered or event.free or ledger.void:
-            return False
-        self.warn_if_scaled()
-        self._note_own()
-        if self._repetition_allowed:
-            return True
+            yield
+            return
+        self.compare(event)
+        done = False
+        try:
+            yield
+            done = True
+        finally:
+            if done or is_charged():
+                self._remembered = True
+                for table in self._tables:
+                    protected_tables.add(table, ledger.id)
+                charged_tables.note(self._sums, self._charged())
+
+    def _tell_of_others(self) -> None:
+        """Warn of other ledgers over these records, or refuse."""
         repeated = self._others_protect()
         elsewhere = self._charged_elsewhere()
         if repeated:
@@ -259,15 +293,7 @@ class ProtectedRecords(Opaque):
             warn(text, RepeatedRecordsWarning)
         elif elsewhere:
             warn(elsewhere, RepeatedRecordsWarning)
-        return True
-
-    def remember(self) -> None:
-        """An event was charged: this process and the user's folder know the records as
-        protected."""
-        self._remembered = True
-        for table in self._tables:
-            protected_tables.add(table, self._ledger.id)
-        charged_tables.note([*self._digests], self._charged())
+        self._told = bool(repeated or elsewhere)
 
     def _charged(self) -> charged_tables.Charged:
         ledger = self._ledger
@@ -286,9 +312,7 @@ class ProtectedRecords(Opaque):
             return
         if sets := rows.sets():
             self._tables.append(sets)
-            key = charged_tables.key()
-            if key is not None:
-                self._digests.add(rows.digest(key))
+            self._sums.append(rows.sums())
 
     def _note_own(self) -> None:
         if not self._own_noted:
@@ -302,7 +326,7 @@ class ProtectedRecords(Opaque):
         """
         own = self._charged()
         persistent = own.ledger != charged_tables.MEMORY
-        found = charged_tables.charged([*self._digests])
+        found = charged_tables.charged(self._sums)
         earlier = [each for each in found if not (persistent and each.has_moved_to(own))]
         if not earlier:
             return ""

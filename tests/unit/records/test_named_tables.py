@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_split
 
 from dpbo import InputError
-from dpbo.curator.named_tables import named_tables
-from dpbo.curator.protected_records import require_unnamed
+from dpbo.records.named_tables import named_tables
+from dpbo.records.protected_records import require_unnamed
 
 X = np.random.default_rng(7).normal(size=(100, 3))
 PUBLIC = X[:20].copy()

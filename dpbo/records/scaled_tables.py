@@ -8,17 +8,14 @@ the scaler was fitted to. Columns of whole numbers, or of two different values, 
 Whether a column is found depends on the records: it is for the operator alone.
 """
 
-import functools
-import operator
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpbo.curator.records import is_dense
+from dpbo.records.containers import is_dense
 
 Column = NDArray[np.floating[Any]]
 # Rounding of what a scaler wrote, by the bytes of a number.
@@ -27,48 +24,6 @@ _NEAR = {8: 1e-9, 4: 1e-5}
 
 class ScaledRowsWarning(UserWarning):
     """Protected rows look as if a scaler had been fitted to them."""
-
-
-@dataclass(frozen=True)
-class _Moments:
-    """Of some numbers: how many, their mean, their squared deviations from it in sum, both ends.
-
-    All are numpy's: a square beyond float64 is infinite, and then nothing is standard.
-    """
-
-    count: int
-    mean: Any
-    squares: Any
-    low: Any
-    high: Any
-
-    @classmethod
-    def of(cls, column: Column) -> Self:
-        mean = column.mean(dtype=np.float64)
-        apart = column - mean
-        return cls(len(column), mean, np.dot(apart, apart), column.min(), column.max())
-
-    def __add__(self, other: Self) -> Self:
-        """Of these numbers and the other ones together."""
-        count = self.count + other.count
-        apart = other.mean - self.mean
-        return type(self)(
-            count,
-            self.mean + apart * other.count / count,
-            self.squares + other.squares + apart**2 * self.count * other.count / count,
-            min(self.low, other.low),
-            max(self.high, other.high),
-        )
-
-    def is_standard(self, near: float) -> bool:
-        """Whether the mean is 0 and the deviation (by n or by n - 1) is 1."""
-        deviations = [
-            np.sqrt(self.squares / (self.count - less)) for less in (0, 1) if self.count > less
-        ]
-        return bool(abs(self.mean) <= near) and any(abs(each - 1) <= near for each in deviations)
-
-    def ends_at_0_and_1(self, near: float) -> bool:
-        return bool(abs(self.low) <= near and abs(self.high - 1.0) <= near)
 
 
 def scaled_column(protected: Sequence[Any], public: Sequence[Any]) -> Hashable | None:
@@ -86,33 +41,41 @@ def scaled_column(protected: Sequence[Any], public: Sequence[Any]) -> Hashable |
     for place, table in enumerate(protected):
         beside = dict(_columns(public[place])) if place < len(public) else {}
         for name, column in _columns(table):
-            columns = [column]
-            if name in beside:
-                columns.append(beside[name])
-            if _is_scaled(columns):
+            if _is_scaled(column, beside.get(name)):
                 return name
     return None
 
 
-def _is_scaled(columns: Sequence[Column]) -> bool:
+def _is_scaled(own: Column, public: Column | None) -> bool:
     """Of a protected column, and the public one if there is one."""
+    near = _NEAR[own.itemsize]
+    tables = [own]
+    if public is not None:
+        tables.append(np.concatenate((own, public)))
+    whole = tables[-1]
+    # A square beyond float64 is infinite, and then nothing is standard.
     with np.errstate(all="ignore"):
-        own, *others = map(_Moments.of, columns)
-        near = _NEAR[columns[0].itemsize]
-        both = functools.reduce(operator.add, others, own)
-        if own.is_standard(near) or both.is_standard(near):
-            return any(bool(((each > both.low) & (each < both.high)).any()) for each in columns)
-    tried = [(own, columns[:1])]
-    if not any(each.ends_at_0_and_1(near) for each in others):
-        tried.append((both, columns))
+        if any(_is_standard(each, near) for each in tables):
+            return bool(((whole > whole.min()) & (whole < whole.max())).any())
+    if public is not None and _ends_at_0_and_1(public, near):
+        tables.pop()
     return any(
-        each.ends_at_0_and_1(near)
-        and each.count > 2
-        and all(
-            sum(int((part == end).sum()) for part in seen) == 1 for end in (each.low, each.high)
-        )
-        for each, seen in tried
+        len(each) > 2
+        and _ends_at_0_and_1(each, near)
+        and all(np.count_nonzero(each == end) == 1 for end in (each.min(), each.max()))
+        for each in tables
     )
+
+
+def _is_standard(column: Column, near: float) -> bool:
+    """Whether the mean is 0 and the deviation (by n or by n - 1) is 1."""
+    wide = column.astype(np.float64, copy=False)
+    deviations = [wide.std(ddof=less) for less in (0, 1) if len(wide) > less]
+    return bool(abs(wide.mean()) <= near) and any(abs(each - 1) <= near for each in deviations)
+
+
+def _ends_at_0_and_1(column: Column, near: float) -> bool:
+    return bool(abs(column.min()) <= near and abs(column.max() - 1.0) <= near)
 
 
 def _columns(table: Any) -> Iterator[tuple[Hashable, Column]]:

@@ -22,11 +22,12 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import Dataset
 
-from dpbo.curator.handle import Opaque
 from dpbo.fingerprint import attributes, closed_over, is_own, methods, nested_code, slots
+from dpbo.records.opaque import Opaque
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _NOT_LOOKED_INTO = (*_PLAIN, types.ModuleType, type, Opaque)
+_CONTAINERS: Any = (list, tuple, dict)
 # How a named tuple and an object with slots have their attributes.
 _FIELDS: Any = (types.MemberDescriptorType, type(inspect.FullArgSpec.args))
 # In place of an attribute that the class computes.
@@ -52,7 +53,9 @@ def named_tables(function: Any, whole: Sequence[Any] = ()) -> Iterator[tuple[str
         name, part, is_attribute = left.pop()
         called, given, keywords = _unbound(part if seen else _as_method(part))
         key = tuple(map(id, (called, *given, *keywords.values())))
-        if isinstance(part, _NOT_LOOKED_INTO) or _is_ours(part) or key in seen:
+        # What an object of dpbo's holds, such as a search's trainer, is compared where it gets it.
+        ours = type(part).__module__.startswith("dpbo.") and not isinstance(part, tuple)
+        if isinstance(part, _NOT_LOOKED_INTO) or ours or key in seen:
             continue
         seen[key] = part
         if _is_table(part) or _are_records(part):
@@ -92,12 +95,6 @@ def _are_records(part: Any) -> bool:
     return isinstance(part[0], _PLAIN) or len(part) > _MOST_TABLES
 
 
-def _is_ours(part: Any) -> bool:
-    """Whether it is an object of dpbo's, such as a search's trainer: what those hold is compared
-    where they get it."""
-    return type(part).__module__.startswith("dpbo.") and not isinstance(part, tuple)
-
-
 def _as_method(thing: Any) -> Any:
     """What runs when an object is called, as its method."""
     call = inspect.getattr_static(type(thing), "__call__", None)
@@ -123,18 +120,13 @@ def _arguments(
     function: types.FunctionType, given: tuple[Any, ...], keywords: dict[str, Any]
 ) -> dict[str, Any]:
     """The values of a function's parameters, as far as they are known before it is called."""
-    code = function.__code__
-    places = code.co_varnames[: code.co_argcount]
-    others = code.co_varnames[code.co_argcount + code.co_kwonlyargcount :]
-    defaults = function.__defaults__ or ()
-    known = dict(zip(reversed(places), reversed(defaults), strict=False))
-    known |= function.__kwdefaults__ or {}
-    known |= dict(zip(places, given, strict=False)) | keywords
-    if code.co_flags & inspect.CO_VARARGS:
-        known[others[0]] = given[len(places) :]
-    if code.co_flags & inspect.CO_VARKEYWORDS:
-        known[others[bool(code.co_flags & inspect.CO_VARARGS)]] = keywords
-    return known
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+        bound = signature.bind_partial(*given, **keywords)
+    except (TypeError, ValueError):
+        return {}
+    bound.apply_defaults()
+    return dict(bound.arguments)
 
 
 def _taken(
@@ -294,15 +286,12 @@ def _attribute(holder: Any, name: str) -> Any:
 
 def _item(holder: Any, key: Any) -> Any:
     """A part of a container or table. Raises where code of the caller's would find it."""
-    if isinstance(holder, list):
-        return list.__getitem__(holder, key)
-    if isinstance(holder, tuple):
-        return tuple.__getitem__(holder, key)
-    if isinstance(holder, dict):
-        # One that has it not may make it.
-        if not dict.__contains__(holder, key):
-            raise KeyError
-        return dict.__getitem__(holder, key)
+    for kind in _CONTAINERS:
+        if isinstance(holder, kind):
+            # A dict that has it not may make it.
+            if kind is dict and not dict.__contains__(holder, key):
+                raise KeyError
+            return kind.__getitem__(holder, key)
     if is_own(type(holder)) or isinstance(holder, Dataset):
         raise TypeError
     return holder[key]

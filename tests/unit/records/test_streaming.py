@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from dpbo import Adjacency, Budget, PrivacyUnit, Source
-from dpbo.curator import streaming
 from dpbo.errors import InputError, PrivateFailure
 from dpbo.gibo import ClippedGradient
 from dpbo.papers.em.mixture_moments import MixtureMoments
 from dpbo.papers.em.point_sums import ClusterSums, SecondMoment, VectorSum
 from dpbo.queries import CellMeans, ClippedMean, QuantileUtilities
 from dpbo.queries.ball import Ball
+from dpbo.records import streaming
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE, EXACT, owner
 

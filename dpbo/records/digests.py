@@ -33,11 +33,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
-from dpbo.curator.entropy import system_entropy
-from dpbo.curator.public_form import is_missing
-from dpbo.curator.records import PrivateView, leaves
+from dpbo.entropy import system_entropy
 from dpbo.fingerprint import columns_of, fingerprint
 from dpbo.isolation import isolate_generators, mute_warnings
+from dpbo.records.containers import leaves
+from dpbo.records.labels import is_missing
+from dpbo.records.view import PrivateView
 
 Digests = NDArray[np.uint64]
 # Rows of a table that are compared with others.

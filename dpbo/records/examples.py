@@ -16,13 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpbo.curator.labels import on_host
-from dpbo.curator.public_form import Form
-from dpbo.curator.records import PrivateView, count_records, leaves, map_leaves
 from dpbo.errors import ScoreError
 from dpbo.fingerprint import columns_of
 from dpbo.isolation import INTERRUPTS, fix_generators, mute_warnings
 from dpbo.queries.score_evaluation import ask, describe_result, tensor_of
+from dpbo.records.containers import count_records, leaves, map_leaves
+from dpbo.records.form import Form
+from dpbo.records.labels import on_host
+from dpbo.records.view import PrivateView
 
 Score = Callable[[Any, Any], Any]
 # Places of records, or of columns.

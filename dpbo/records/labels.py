@@ -6,11 +6,12 @@ Labels of different kinds are refused, too: 1 and "1" would be two units.
 """
 
 import datetime
+import decimal
 import hashlib
 import math
 import unicodedata
 import warnings
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpbo.errors import InputError, Unshown, UsageError
+from dpbo.queries.integers import MOST_ROWS_PER_UNIT
 
 ALLOWED = "one label a record: whole numbers, text, bytes, dates or bools, all of one kind"
 _REMEDY = "Convert all labels, in all tables, in one way: numbers by int, anything else by str."
@@ -63,9 +65,9 @@ def numbered(name: str, labels: Any) -> tuple[list[Any], Places]:
 
 def _values(name: str, labels: NDArray[Any]) -> NDArray[Any]:
     """Objects as values of Python's own types. Raises as `numbered`."""
-    kinds = {each: _kind_of_type(each) for each in {*map(type, labels)}}
-    if "missing" in kinds.values() or any(map(_is_missing, labels)):
+    if any(map(is_missing, labels)):
         raise _missing(name, labels)
+    kinds = {each: _kind_of_type(each) for each in {*map(type, labels)}}
     refused = sorted(each.__name__ for each, kind in kinds.items() if not kind)
     if refused:
         raise InputError(name, refused[0], ALLOWED, _REMEDY)
@@ -92,10 +94,17 @@ def _missing(name: str, labels: Any) -> InputError:
     return InputError(name, Unshown(labels), allowed, "Give each such record one of its own.")
 
 
-def _is_missing(label: Any) -> bool:
-    if isinstance(label, float):
-        return math.isnan(label)
-    return isinstance(label, np.datetime64) and bool(np.isnat(label))
+def is_missing(cell: Any) -> bool:
+    """Whether a label or a cell stands for a missing value, in any of the ways of Python, numpy and
+    pandas."""
+    if cell is None or type(cell).__name__ in ("NaTType", "NAType"):
+        # The missing values of pandas.
+        return True
+    if isinstance(cell, decimal.Decimal):
+        return cell.is_nan()
+    if isinstance(cell, float):
+        return math.isnan(cell)
+    return isinstance(cell, np.datetime64) and bool(np.isnat(cell))
 
 
 def kind_of(value: Any) -> str:
@@ -103,16 +112,8 @@ def kind_of(value: Any) -> str:
     return _kind_of_type(type(value))
 
 
-def of_several_kinds(labels: Iterable[Any]) -> bool:
-    """Whether labels cannot be compared."""
-    return len({*map(kind_of, labels)}) > 1
-
-
 def _kind_of_type(given: type) -> str:
     """ "" for what is no label."""
-    # the missing values of pandas
-    if given.__name__ in ("NoneType", "NaTType", "NAType"):
-        return "missing"
     kinds = {
         "bool": (bool, np.bool_),
         "number": (int, np.integer),
@@ -175,20 +176,19 @@ def hash_labels(labels: Any, key: bytes, *, as_read: bool = False) -> tuple[Tens
     if as_read:
         distinct = list(dict.fromkeys(map(folded, distinct)))
     hashed = b"".join(
-        hashlib.blake2b(_label_bytes(label), digest_size=16, key=key).digest() for label in distinct
+        hashlib.blake2b(
+            # Bytes that equal labels of one kind have in common, and different labels do not.
+            label if isinstance(label, bytes) else str(label).encode("utf-8", "surrogatepass"),
+            digest_size=16,
+            key=key,
+        ).digest()
+        for label in distinct
     )
     if distinct:
         kind = hashlib.blake2b(kind_of(distinct[0]).encode(), digest_size=8).digest()
     else:
         kind = bytes(8)
     return torch.from_numpy(np.frombuffer(bytearray(hashed), dtype="<i8").reshape(-1, 2)), kind
-
-
-def _label_bytes(label: Any) -> bytes:
-    """Bytes that equal labels of one kind have in common, and different labels do not."""
-    if isinstance(label, bytes):
-        return label
-    return str(label).encode("utf-8", "surrogatepass")
 
 
 def _array(labels: Any) -> NDArray[Any] | None:
@@ -216,3 +216,62 @@ def on_host(part: Any) -> Any:
 def _listed(labels: Any) -> NDArray[Any]:
     """A 1-d array of objects; tuples stay whole."""
     return np.fromiter(labels, dtype=object)
+
+
+def require_one_index(name: str, labels: Any, table_name: str, table: Any) -> None:
+    """Raises UsageError where two pandas objects of one length have different indices: row by row,
+    records would get the labels of others.
+    """
+    if not (hasattr(labels, "iloc") and hasattr(table, "iloc")):
+        return
+    if len(labels) == len(table) and not labels.index.equals(table.index):
+        raise UsageError(
+            f"the index of {name} is not that of {table_name}, so rows would get the labels of"
+            " others. Join them by their index, as in groups.loc[X_val.index]; or where the rows of"
+            " both are in one order, give arrays (groups.to_numpy())."
+        )
+
+
+def require_disjoint(groups: Any, groups_train: Any, trained: int) -> None:
+    """Raises InputError where validation and training records share a label, or have labels of
+    different kinds.
+
+    Text that differs only in case, spaces or the form of letters is taken for the same label here.
+
+    Args:
+        groups, groups_train: labels of the validation and of the training records.
+        trained: number of training records.
+    """
+    private, _ = numbered("groups", groups)
+    public, places = numbered("groups_train", groups_train)
+    if len(places) != trained:
+        raise InputError(
+            "groups_train",
+            Unshown(groups_train),
+            "one label for each training record, in the records' order",
+        )
+    if len({*map(kind_of, (*private, *public))}) > 1:
+        remedy = "Convert both in one way: numbers by int, anything else by str."
+        raise InputError(
+            "groups_train", Unshown(groups_train), "of the same kind as `groups`", remedy
+        )
+    if not {folded(label) for label in private}.isdisjoint(map(folded, public)):
+        remedy = "A unit whose other rows train the model is not protected. Split by group."
+        raise InputError(
+            "groups_train", type(groups_train).__name__, "without any label of `groups`", remedy
+        )
+
+
+def units_of(labels: Any, count: int) -> tuple[Tensor, Tensor]:
+    """Unit index of each record, and number of records of each unit."""
+    _, units = numbered("groups", labels)
+    if len(units) != count:
+        raise InputError(
+            "groups", Unshown(labels), "one label for each record, in the records' order"
+        )
+    rows = np.bincount(units)
+    if rows.max(initial=0) > MOST_ROWS_PER_UNIT:
+        raise InputError(
+            "groups", Unshown(labels), f"labels of at most {MOST_ROWS_PER_UNIT} records each"
+        )
+    return torch.from_numpy(units), torch.from_numpy(rows)

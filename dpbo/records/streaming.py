@@ -3,14 +3,14 @@ may be larger than the device.
 
     curator = Curator(records.pin_memory(), unit=..., adjacency=..., budget=..., device="cuda")
 
-A block is a shard of the records (distributed.py): a query is answered on each, and the exact int64
-sums are added. Quanta and bounds follow from the number of all units, and dpbo's own arithmetic
-gives a unit the same whole numbers at every row and in every block. So the answer has the bits of
-one on records that lie on the device, where the score gives each record the same number in a block
-as among all. But a score that fails on nearly all records of one block fails the question
-(assumption `score-total`), where it might not among all. Losses that a query keeps for later ones
-go back to pinned memory of the host, where torch rounds sizes up to powers of two, and come again
-with their block.
+A block is a shard of the records (curator/ranks.py): a query is answered on each, and the exact
+int64 sums are added. Quanta and bounds follow from the number of all units, and dpbo's own
+arithmetic gives a unit the same whole numbers at every row and in every block. So the answer has
+the bits of one on records that lie on the device, where the score gives each record the same number
+in a block as among all. But a score that fails on nearly all records of one block fails the
+question (assumption `score-total`), where it might not among all. Losses that a query keeps for
+later ones go back to pinned memory of the host, where torch rounds sizes up to powers of two, and
+come again with their block.
 
 Blocks of records that lie on the device already, as they do for device="cpu", are views: only the
 scores of one block are in memory at once. So it is without `device=` for large tables of tensors on
@@ -38,7 +38,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpbo.curator.records import PrivateView, leaves, map_leaves
+from dpbo.records.containers import leaves, map_leaves
+from dpbo.records.view import PrivateView
 
 # Of a block's records, at most.
 _BYTES = 1 << 28

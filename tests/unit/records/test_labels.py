@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpbo.curator.labels import numbered
 from dpbo.errors import UsageError
+from dpbo.records.labels import numbered
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chisquare
 
-from dpbo.curator.entropy import bernoulli
+from dpbo.entropy import bernoulli
 from dpbo.testing.mechanism_contract import LEVEL
 from tests.attacks.marks import attack
 

@@ -46,10 +46,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpbo.curator.labels import on_host
-from dpbo.curator.records import count_records, leaves, map_leaves
 from dpbo.errors import InputError, Unshown, UsageError
 from dpbo.fingerprint import columns_of
+from dpbo.records.containers import count_records, leaves, map_leaves
+from dpbo.records.labels import is_missing, on_host
 
 Cells = NDArray[Any]
 # of some of the records
@@ -370,7 +370,8 @@ class Column:
             return self._numbers(cells, unfit)
         if getattr(cells, "dtype", None) == self.dtype and self.dtype != object:
             return getattr(cells, "array", cells)
-        found = [self._or_fill(_cell(cell, self.cell)) for cell in cells]
+        values = (_cell(cell, self.cell) for cell in cells)
+        found = [self.fill if value is None else value for value in values]
         if self.dtype == object:
             return np.fromiter(found, dtype=object, count=len(found))
         if isinstance(self.dtype, np.dtype):
@@ -388,9 +389,6 @@ class Column:
 
         index = pd.RangeIndex(len(unfit))
         return pd.Series(self.cast(cells, unfit), index=index, dtype=self.dtype, copy=False)
-
-    def _or_fill(self, value: Any) -> Any:
-        return self.fill if value is None else value
 
     def _codes(self, cells: Any) -> NDArray[np.int64]:
         """The place of each cell among the public values, -1 where there is none."""
@@ -461,16 +459,6 @@ def _plain(cell: Any) -> Any:
         if hasattr(cell, "to_pytimedelta"):
             return cell.to_pytimedelta()
     return cell
-
-
-def is_missing(cell: Any) -> bool:
-    """Whether a cell stands for a missing value, in any of the ways of Python and pandas."""
-    if cell is None or type(cell).__name__ in ("NaTType", "NAType"):
-        # The missing values of pandas.
-        return True
-    if isinstance(cell, decimal.Decimal):
-        return cell.is_nan()
-    return isinstance(cell, float) and math.isnan(cell)
 
 
 def _cell(value: Any, kind: Any) -> Any:

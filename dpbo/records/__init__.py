@@ -1,0 +1,1 @@
+"""The private records: their view, their form, digests, and checks of likely mistakes."""
