@@ -2366,6 +2366,16 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "standard errors of a mixture take one iteration's noise for that of the average",
+        "dpbo.papers.em.gaussians:Averaged.noise_factors",
+        old="return 1.0 / averaged, sum(",
+        new="return 1.0, sum(",
+        test=(
+            "tests/unit/papers/test_em_mixture.py::test_estimates_lie_within_their_standard_errors"
+            "[Adjacency.REPLACE_ONE]"
+        ),
+    ),
+    Sabotage(
         "private estimators score protected rows exactly",
         "dpbo.papers.em.estimator:PointEstimator._unprotected",
         old='require_unprotected("X", X)',

@@ -55,6 +55,10 @@ def test_a_mixture_between_bounds_is_that_of_scaled_rows_in_the_callers_units(co
     found, by_hand = pair(DPGaussianMixture, 2, covariance_type=covariance, frame_iter=frames)
     assert found.weights_ == pytest.approx(by_hand.weights_)
     assert (found.means_ - MIDDLE) / HALF == pytest.approx(by_hand.means_)
+    for ours, theirs, unit in zip(
+        found.standard_errors(), by_hand.standard_errors(), (1.0, HALF), strict=True
+    ):
+        assert ours == pytest.approx(theirs * unit)
     matrices = {"full": np.outer(HALF, HALF), "tied": np.outer(HALF, HALF)}
     units = matrices.get(covariance, HALF**2)
     own = by_hand.covariances_
