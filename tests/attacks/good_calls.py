@@ -48,7 +48,7 @@ from dpbo.ledger.birth import Birth
 from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers import em, po_gp_ucb
 from dpbo.papers.po_gp_ucb import curator_side
-from dpbo.queries.ball import Ball
+from dpbo.queries.ball import Ball, Box
 from tests.attacks.setups import of
 from tests.attacks.watched import LABEL, SCALED
 from tests.setups import DOUBLE, box
@@ -243,7 +243,8 @@ SGD = dpsgd.DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=2, batch_size=20
 ARRAY = np.array([*SCALED, *SCALED[:20]]).reshape(30, 2)
 ROWS = np.random.default_rng(0).normal(size=(120, 4))
 UNIT = dpbo.PrivacyUnit("x")
-EM = of(budget=BUDGET, radius=2.0, center=(0.0, 0.0), max_iter=2, random_state=0)
+SIDES = torch.tensor([[-2.0, 2.0]] * 2, dtype=DOUBLE)
+EM = of(budget=BUDGET, radius=2.0, center=(0.0, 0.0), bounds=SIDES, max_iter=2, random_state=0)
 
 VALUES = of(
     unit=UNIT,
@@ -304,6 +305,7 @@ VALUES |= of(
 VALUES |= of(
     candidates=grid(),
     ball=Ball(2.0),
+    box=Box(SIDES),
     centers=grid(3),
     query=query(),
     question=query(),
@@ -424,6 +426,7 @@ _GROUPED: dict[str, Any] = {
         curator=curator("rdp"), score=NOISED
     ),
     "papers.kusner.RegularisedBest": of(records=40),
+    "queries.ball.Box": of(bounds=SIDES),
     "papers.em.DPFactorAnalysis papers.em.DPKMeans papers.em.DPLloyd": EM,
     "papers.em.DPEM": of(
         statistics=lambda theta, rows: rows - theta,
@@ -495,7 +498,7 @@ METHODS = (
     " gibo.GradientGP.gradient_posterior gibo.GradientGP.of_one_unit"
     " gibo.GradientGP.gradient_query gibo.GradientGP.release_gradient"
     " gibo.gradient_points.fewest_gradient_points dpsgd.selection.selection_event"
-    " dpsgd.hidden_runs.DensityRatioProposals queries.ball.Ball"
+    " dpsgd.hidden_runs.DensityRatioProposals queries.ball.Ball queries.ball.Box"
     " papers.em.mixture_moments.MixtureMoments papers.em.point_sums.ClusterSums"
     " papers.em.point_sums.SecondMoment papers.po_gp_ucb.rows.RowOutcome testing.auditing.reachable"
     " accounting.calibration.convert_adjacency"

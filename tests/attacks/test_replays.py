@@ -214,6 +214,9 @@ RUNS: dict[str, Any] = {
     ),
     "DPKMeans": functools.partial(fitted, DPKMeans, n_clusters=3, max_iter=2),
     "DPLloyd": functools.partial(fitted, DPLloyd, n_clusters=3, max_iter=2),
+    "DPLloyd bounds": functools.partial(
+        fitted, DPLloyd, n_clusters=3, max_iter=2, bounds=[(-1.0, 1.0), (0.0, 2.0)]
+    ),
     "DPFactorAnalysis": functools.partial(fitted, DPFactorAnalysis, n_components=1),
     "DPEM": lambda curator: DPEM(
         lambda theta, rows: torch.tanh(rows - theta),

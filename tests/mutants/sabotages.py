@@ -2368,6 +2368,26 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "standard errors of a mixture take one iteration's noise for that of the average",
+        "dpbo.papers.em.gaussians:Averaged.noise_factors",
+        old="return 1.0 / averaged, sum(",
+        new="return 1.0, sum(",
+        test=(
+            "tests/unit/papers/test_em_mixture.py::test_estimates_lie_within_their_standard_errors"
+            "[Adjacency.REPLACE_ONE]"
+        ),
+    ),
+    Sabotage(
+        "private estimators score protected rows exactly",
+        "dpbo.papers.em.estimator:PointEstimator._unprotected",
+        old='require_unprotected("X", X)',
+        new="pass",
+        test=(
+            "tests/unit/papers/test_em_mixture.py"
+            "::test_one_exact_number_of_private_records_is_refused_and_chooses_no_model"
+        ),
+    ),
+    Sabotage(
         "replicas share one source of noise",
         "dpbo.gibo.replicas:_Noised.__call__",
         old="for total, entropy in zip(sums.cpu(), self._sources, strict=True):",

@@ -32,7 +32,7 @@ from dpbo.papers.po_gp_ucb import Modeler, RemoteOutcomes
 from dpbo.queries import ClippedMean
 from dpbo.validation import Count, Positive, Within, checked
 from tests.attacks.marks import attack
-from tests.setups import DOUBLE, box, of, owner
+from tests.setups import DOUBLE, EXACT, box, of, owner
 
 pytestmark = attack("A5")
 Spread = Annotated[tuple[float, float], Within("(low, high)", lambda pair: pair[0] < pair[1])]
@@ -230,7 +230,7 @@ def test_uses_that_are_usual_elsewhere_are_taken():
     modeler.tell(2, cast(Any, torch.tensor(0.3)))
     assert len(modeler.history) == 3
     found = GridSearchCV(
-        DPKMeans(budget=dpbo.Budget.gdp(9.0), radius=2.0, max_iter=1, dimension=2),
+        DPKMeans(mechanism=EXACT, radius=2.0, max_iter=1, dimension=2),
         {"n_clusters": np.arange(1, 3)},
         cv=2,
     )
