@@ -40,6 +40,7 @@ def rows(curator, **changes):
     return release_rows(curator, RowTable((0.0, 0.0), 5.0), GaussianMechanism(20.0), **changes)
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:noise .* a coordinate on rows")
 PLANS = pytest.mark.parametrize("plan", [objective, outcomes, rows])
 OWN_TERMS = {
     objective: ("budget", "cells"),
