@@ -105,21 +105,6 @@ def test_json_keeps_it_and_a_relation_is_converted_inside_it():
     assert dict(replaced.costs)["validation"] == (GaussianEvent(1.5),)
 
 
-@pytest.mark.parametrize(
-    "costs",
-    [
-        (),
-        (("a", ()),),
-        (("a", (SCORE,)), ("a", (SCORE,))),
-        (("a", (TRIAL,)),),
-        (("a", (STEPS,)), ("b", (PoissonGaussianEvent(1.0, rate=0.1, relation="replace-one"),))),
-    ],
-)
-def test_costs_that_make_no_sense_are_refused(costs):
-    with pytest.raises(InputError, match="costs"):
-        RolesEvent(costs=costs)
-
-
 def test_one_curator_pays_under_one_role_alone():
     spent = [
         RolesEvent(2.0, costs=((role, (GaussianEvent(1.0),)),))

@@ -19,7 +19,6 @@ from dpbo.accounting.selection_pairs import (
     selection_epsilon,
     selection_profile,
 )
-from dpbo.errors import InputError
 from dpbo.events import (
     ExponentialEvent,
     GaussianEvent,
@@ -28,7 +27,6 @@ from dpbo.events import (
     NotPrivateEvent,
     PermuteAndFlipEvent,
     PoissonGaussianEvent,
-    RolesEvent,
     SelectionEvent,
 )
 from dpbo.run_counts import FixedRuns, PoissonRuns, TruncatedNegativeBinomial
@@ -211,13 +209,6 @@ def test_selections_among_runs_of_any_noise_are_bounded(cases):
         )
         assert not math.isnan(bound.epsilon), (kind, scale)
         assert bound.pld >= (0.0 if scale > 1 else 0.9 / scale - 3.0), (kind, scale)
-
-
-def test_noise_that_no_run_could_have_is_refused():
-    with pytest.raises(InputError, match="noise_multiplier"):
-        SelectionEvent(1e60, base=(GaussianEvent(1e60),), run_count=GEOMETRIC)
-    with pytest.raises(InputError, match="noise_multiplier"):
-        RolesEvent(1e60, costs=(("training", (GaussianEvent(1e60),)),))
 
 
 def test_a_run_without_a_profile_has_no_pair():

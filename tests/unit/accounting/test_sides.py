@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from dpbo.accounting.selection_bounds import Profile, RunProfiles
 from tests.attacks.marks import attack
-from tests.unit.accounting.enumerated import profile_of_laws, profiles_of_laws
+from tests.unit.accounting.enumerated import profile_of_laws
 
 P = np.array([0.5, 0.2, 0.2, 0.1])
 Q = np.array([0.1, 0.3, 0.6, 0.0])
@@ -70,22 +70,6 @@ def test_where_a_share_of_the_profile_meets_a_line():
     far = 1.0 * 0.1 / 1e-6
     assert SIDE.crossing(1.0, 1e-6) == pytest.approx(far, rel=1e-3)
     assert Fraction(SIDE.crossing(1.0, 1e-6)) >= Fraction(SIDE.infinite) / Fraction(1e-6)
-
-
-@attack("A15")
-def test_a_response_in_both_directions():
-    for epsilon in (0.1, 2.0, 30.0):
-        base = RunProfiles.response(epsilon)
-        right = math.exp(epsilon) / (1 + math.exp(epsilon))
-        for side in (base.forward, base.reverse):
-            assert side.losses.tolist() == [-epsilon, epsilon]
-            assert side.masses == pytest.approx([1 - right, right])
-            assert side.delta(np.array([0.0]))[0] == pytest.approx(right - (1 - right))
-    one = profiles_of_laws(P, Q)
-    assert one.forward.infinite == pytest.approx(0.1)
-    assert one.reverse.infinite == 0.0
-    assert one.swapped().forward is one.reverse
-    assert one.swapped().reverse is one.forward
 
 
 @attack("A15")
