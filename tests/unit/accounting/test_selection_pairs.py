@@ -62,13 +62,8 @@ def test_gaussians_are_one_pair_and_choices_join_them_where_that_is_asked():
     (gaussian,) = (pair for pair in apart if isinstance(pair, GaussianPair))
     assert gaussian.mu == pytest.approx(math.sqrt(3 / 4 + 1 / 16))
     assert pairs_of((*events, NotPrivateEvent()), True, False) is None
-    many = compose([ExponentialEvent(20.0, 150)], delta=1e-5)
-    assert many.pld == pytest.approx(gdp.epsilon_at(many.mu or 0.0, 1e-5), rel=1e-3), (
-        "many choices cost what their Gaussian costs"
-    )
-    assert compose([ExponentialEvent(2 / 1000)], delta=1e-5).pld == pytest.approx(
-        1000.0, rel=1e-3
-    ), "a large one its range"
+    large = compose([ExponentialEvent(2 / 1000)], delta=1e-5)
+    assert large.pld == pytest.approx(1000.0, rel=1e-3), "a large choice costs its range"
 
 
 @attack("A15")
@@ -166,17 +161,6 @@ def test_an_epsilon_of_a_selection_is_the_least_at_its_delta():
         )
         assert at <= delta, (noise, delta)
         assert epsilon == 0 or below > delta, (noise, delta)
-
-
-def test_the_pair_of_a_selection_reads_its_mass_and_variance_from_its_profile():
-    pair = SelectionPair(chosen(GaussianEvent(4.0)), False)
-    losses, masses = np.array(pair.atoms()).T
-    assert pair.beyond(-math.inf) == pytest.approx(1.0, abs=1e-9)
-    middle = losses[len(losses) // 2]
-    assert pair.beyond(middle) == pytest.approx(
-        masses[losses > middle].sum() + pair.profile.infinite, rel=1e-12
-    )
-    assert pair.variance() == pytest.approx(np.cov(losses, aweights=masses, ddof=0), rel=1e-9)
 
 
 KINDS = (LaplaceEvent, L2LaplaceEvent, PermuteAndFlipEvent, GaussianEvent)

@@ -103,29 +103,6 @@ def test_a_batch_of_a_young_trust_region_is_of_its_design():
     assert torch.equal(later, batch[2:])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "qlognei",
-        *(pytest.param(name, marks=pytest.mark.deep) for name in ("trust region", "sparse")),
-    ],
-)
-def test_a_search_finds_the_peak_of_noisy_values(name):
-    X, Y, Yvar = _observed(CONTINUOUS, 8, seed=3)
-    for step in range(10):
-        x = PROPOSERS[name](CONTINUOUS, X, Y, Yvar, seed=step)
-        y = _bump(x).unsqueeze(1) + STD * torch.randn(1, 1, dtype=DOUBLE)
-        X, Y, Yvar = (
-            torch.cat([X, x]),
-            torch.cat([Y, y]),
-            torch.full((len(X) + 1, 1), STD**2, dtype=DOUBLE),
-        )
-    model = sparse_gp if name == "sparse" else default_gp
-    best = X[posterior_mean(CONTINUOUS, X, Y, Yvar, model=model).argmax()]
-    # the best of 20 random points has .66 in the mean
-    assert _bump(best.unsqueeze(0)).item() > 0.95
-
-
 class TestTrustRegion:
     def test_three_successes_double_it_and_failures_halve_it(self):
         design = [0.0] * 8

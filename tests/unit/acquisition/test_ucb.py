@@ -107,20 +107,19 @@ def test_through_botorchs_optimisers():
     finite = FiniteGP(candidates, squared_exponential(0.4), NOISE)
     for index in range(5):
         finite.observe(index, wave(candidates[index]))
-    model = model_of(candidates[:5], wave(candidates[:5]), squared_exponential(0.4))
-    X = torch.rand(7, 1, 2, dtype=DOUBLE)
-    torch.testing.assert_close(
-        GPUCB(finite, schedule)(X), GPUCB(model, schedule)(X), rtol=1e-8, atol=1e-8
+    ours = GPUCB(finite, schedule)
+    theirs = GPUCB(
+        model_of(candidates[:5], wave(candidates[:5]), squared_exponential(0.4)), schedule
     )
-    for gp in (model, finite):
-        acquisition = GPUCB(gp, schedule)
-        X, value = optimize_acqf(
+    X = torch.rand(7, 1, 2, dtype=DOUBLE, requires_grad=True)
+    torch.testing.assert_close(ours(X), theirs(X), rtol=1e-8, atol=1e-8)
+    for acquisition in (ours, theirs):
+        assert torch.autograd.gradcheck(acquisition, X)
+        x, value = optimize_acqf(
             acquisition, box(2), q=1, num_restarts=3, raw_samples=16, options={"seed": 1}
         )
-        assert bool(((X >= 0.0) & (X <= 1.0)).all())
+        assert bool(((x >= 0.0) & (x <= 1.0)).all())
         assert float(value) >= float(acquisition(candidates.unsqueeze(-2)).max()) - 1e-9
-        at = torch.rand(3, 1, 2, dtype=DOUBLE, requires_grad=True)
-        assert torch.autograd.gradcheck(acquisition, at)
 
 
 def test_batches_of_models():

@@ -13,8 +13,6 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from dpbo import Space
 from dpbo.models.builders import (
-    default_gp,
-    gp_of_unknown_noise,
     mute_optimizer_warnings,
     unfitted_gp,
 )
@@ -126,28 +124,6 @@ def test_where_rounding_makes_the_covariance_singular_the_likelihood_is_low():
     assert np.isfinite(gradient).all()
 
 
-def test_noise_may_be_fitted_as_well():
-    X = SPACES["numbers"].sample(30, seed=0)
-    Y = X.sum(1, keepdim=True) + 0.1 * torch.randn(30, 1, dtype=DOUBLE)
-    gp = gp_of_unknown_noise(SPACES["numbers"], X, Y, torch.zeros_like(Y))
-    std = gp.likelihood.noise.sqrt() * gp.outcome_transform.stdvs.flatten()
-    assert 0.05 < std.item() < 0.2
-
-
 def test_other_kernels_are_not_plain():
     for kernel in (ScaleKernel(MaternKernel()), RBFKernel(batch_shape=torch.Size([2]))):
         assert not is_plain(kernel)
-
-
-def test_a_model_of_several_metrics_is_the_models_of_each():
-    space = SPACES["mixed"]
-    X = space.sample(14, seed=0)
-    Y = torch.cat([torch.sin(4.0 * X[:, :1]), X.sum(1, keepdim=True) ** 2], 1)
-    Yvar = torch.full_like(Y, 0.01)
-    at = space.sample(9, seed=1)
-    with mute_optimizer_warnings():
-        both = default_gp(space, X, Y, Yvar).posterior(at)
-        for k in ([0], [1]):
-            told = default_gp(space, X, Y[:, k], Yvar[:, k]).posterior(at)
-            moved = (both.mean[:, k] - told.mean).abs()
-            assert (moved < 0.1 * told.variance.sqrt()).all(), "by a tenth of what is unknown"
