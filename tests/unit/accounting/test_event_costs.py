@@ -201,9 +201,10 @@ def test_the_most_expensive_of_several_roles_counts():
     pure = RolesEvent(costs=(("a", (LaplaceEvent(4.0),)), ("b", (LaplaceEvent(2.0, 2),))))
     assert event_costs.pure(pure) == 1
     orders = np.array([2.0, 40.0])
-    worst = np.max(
-        [sum(np.asarray(renyi.curve(one, orders)) for one in mixed.of(role)) for role in "ab"], 0
+    of_a, of_b = (
+        sum(np.asarray(renyi.curve(one, orders)) for one in mixed.of(role)) for role in "ab"
     )
+    worst = np.maximum(of_a, of_b)
     found = renyi.curve(mixed, orders)
     assert found is not None
     assert found == pytest.approx(worst, rel=1e-9)

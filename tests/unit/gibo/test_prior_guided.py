@@ -20,7 +20,7 @@ from dpbo.errors import InputError
 from dpbo.gibo import GradientInformation, GradientPosterior
 from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.em import DPGaussianMixture
-from tests.setups import DOUBLE, box
+from tests.setups import DOUBLE, box, of
 
 X = torch.rand(7, 1, 2, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
 BOUNDS = box(2)
@@ -60,7 +60,7 @@ def test_its_influence_fades_and_a_share_is_uniform():
 
 def test_it_goes_through_botorchs_optimizer_with_a_released_mixture_and_batches():
     records = torch.rand(500, 2, dtype=DOUBLE) * 0.2 + 0.2
-    terms = {"budget": Budget(5.0, 1e-5), "radius": 1.0, "center": [0.5, 0.5], "random_state": 0}
+    terms = of(budget=Budget(5.0, 1e-5), radius=1.0, center=[0.5, 0.5], random_state=0)
     mixture = DPGaussianMixture(1, **terms).fit(records.numpy())
     improvement = qLogExpectedImprovement(model(), 0.9)
     guided = prior_guided(improvement, mixture.log_density, t=1, beta=20.0, bounds=BOUNDS)

@@ -186,8 +186,7 @@ def test_it_gives_what_all_at_once_gives_where_each_record_is_scored_by_itself()
         return model.predict(records[0]) == records[1]
 
     for unit in (PrivacyUnit("record"), units):
-        terms = {"unit": unit}
         one, all_at_once = (
-            exact_sum(right, (X, y), model, one_at_a_time=way, **terms) for way in (True, False)
+            exact_sum(right, (X, y), model, unit=unit, one_at_a_time=way) for way in (True, False)
         )
         assert one == all_at_once
