@@ -19,10 +19,10 @@ from dpbo.ledger.ledger import Ledger
 from dpbo.ledger.storage import SCHEMA, Storage
 from dpbo.notebook import facts_table
 from dpbo.statement import form
-from dpbo.testing.ledger_contract import BIRTH
 from tests.attacks.marks import attack
 from tests.attacks.setups import of, owner, point
 from tests.attacks.test_holes_search import search
+from tests.contracts.ledger_contract import BIRTH
 from tests.setups import DOUBLE, following
 
 pytestmark = attack("A21")

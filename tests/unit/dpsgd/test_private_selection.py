@@ -750,7 +750,10 @@ def test_the_ledgers_storage_is_opened_as_often_whatever_the_number_of_runs(monk
             monkeypatch.setattr(
                 curator.ledger.storage,
                 way,
-                lambda way=way, honest=honest, count=count: (count.update([way]), honest())[1],
+                lambda *given, way=way, honest=honest, count=count, **more: (
+                    count.update([way]),
+                    honest(*given, **more),
+                )[1],
             )
             private_selection(
                 curator,

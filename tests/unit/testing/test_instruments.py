@@ -18,10 +18,10 @@ from dpbo.mechanisms import GaussianMechanism
 from dpbo.privacy import Sensitivity
 from dpbo.queries import ClippedMean, ClippedSum, Query
 from dpbo.queries.clipped import ClippedScores
-from dpbo.testing import MechanismContract, QueryContract, SeededEntropy, check_per_record
-from dpbo.testing.mechanism_contract import assert_law, assert_not_law
+from dpbo.testing import QueryContract, SeededEntropy, check_per_record
 from tests.attacks.marks import attack
 from tests.contracts import test_ledger_contract
+from tests.contracts.mechanism_contract import MechanismContract, assert_law, assert_not_law
 from tests.setups import DOUBLE, of
 
 RECORDS = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))

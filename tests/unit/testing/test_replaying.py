@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.digits import correct, fit, search, split
 from dpbo import Budget, PrivacyUnit, PrivateObjective
 from dpbo.events import GaussianEvent
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from dpbo.testing import replay
 from tests.attacks.marks import attack
+from tests.digits import correct, fit, search, split
 from tests.setups import DOUBLE, TERMS
 
 RECORDS = torch.linspace(0, 1, 50, dtype=DOUBLE)
