@@ -12,7 +12,7 @@ import scipy.stats
 import torch
 
 from dpbo import Space
-from dpbo.accounting import compose, selection_bounds
+from dpbo.accounting import selection_bounds
 from dpbo.dpsgd.hidden_runs import (
     DensityRatioProposals,
     Run,
@@ -21,8 +21,7 @@ from dpbo.dpsgd.hidden_runs import (
     integer_weights,
     upper_bound,
 )
-from dpbo.events import GaussianEvent, SelectionEvent, event_from_json
-from dpbo.run_counts import FixedRuns, RunCountDistribution, TruncatedNegativeBinomial
+from dpbo.run_counts import FixedRuns, RunCountDistribution
 from dpbo.testing import SeededEntropy
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE
@@ -142,18 +141,6 @@ def test_the_runner_hands_earlier_runs_over_without_their_outputs():
     assert best is not None
     assert best.output == "model"
     assert best.score >= max(score for _, score in seen[-1])
-
-
-def test_the_event_keeps_its_spread_and_a_wider_one_costs_more():
-    law = TruncatedNegativeBinomial.of_mean(10.0)
-    events = [
-        SelectionEvent(base=(GaussianEvent(1 / 0.2367),), run_count=law, spread=s)
-        for s in ((1.0, 1.0), (0.9, 1.2), (0.5, 2.0))
-    ]
-    costs = [compose([event], delta=1e-6).epsilon for event in events]
-    assert costs == sorted(costs)
-    assert costs[2] > costs[0] + 1
-    assert [event_from_json(event.to_json()) for event in events] == events
 
 
 def _policies(draw, outcomes, prior, spread, depth):

@@ -14,7 +14,6 @@ from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import GDPFilter, Planned, RDPFilter, compose
 from dpbo.dpsgd import DPSGDConfig, LedgerAccountant, PrivateEngine
 from dpbo.dpsgd._opacus import load_opacus
-from dpbo.dpsgd.accountant import _rest
 from dpbo.errors import BudgetExceeded, InputError, LedgerError, OpacityError, UsageError
 from dpbo.events import GaussianEvent, LaplaceEvent, PoissonGaussianEvent
 from dpbo.mechanisms import GaussianMechanism
@@ -213,19 +212,6 @@ def test_steps_are_charged_in_blocks_before_they_are_taken_and_never_left_out(mo
     assert charged() == 405
     with pytest.raises(BudgetExceeded):
         counted(steps=1, accountant=bound)
-
-
-def test_what_one_history_adds_to_another():
-    for known, told, rest in (
-        ([], [("a", 3)], [("a", 3)]),
-        ([("a", 3)], [("a", 3)], []),
-        ([("a", 3)], [("a", 5), ("b", 1)], [("a", 2), ("b", 1)]),
-        ([("a", 1), ("a", 2)], [("a", 3), ("b", 4)], [("b", 4)]),
-        ([("a", 3), ("b", 1)], [("a", 2)], []),
-    ):
-        assert _rest(known, told) == rest
-        with pytest.raises(LedgerError, match="contradicts a run"):
-            _rest([("c", 1), *known], [("a", 1)])
 
 
 def test_it_works_in_the_privacy_engine_and_opacus_calibrates_with_it():

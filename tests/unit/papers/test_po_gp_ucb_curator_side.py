@@ -134,7 +134,6 @@ def test_rows_are_drawn_once_whoever_asks_again(on_disk):
     assert len(curator(**kept).ledger.charges("rows")) == 1
     assert first.variance == pytest.approx(again.variance)
     for asked in (
-        lambda: release_rows(curator(**kept), table(), L2LaplaceMechanism.of(1.0), terms=divided),
         lambda: release_rows(
             curator(**kept), RowTable((0.0, 0.0), 20.0, row_change=CHANGE), two, terms=divided
         ),

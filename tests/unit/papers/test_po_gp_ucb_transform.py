@@ -90,9 +90,6 @@ def test_what_is_refused():
     for allowed in insisting:
         with pytest.raises(InputError, match="allow_not_private"):
             po_gp_ucb_transform(X, epsilon=1.0, delta=1e-5, r=3, generator=generator, **allowed)
-    for wrong in (X.float(), X[:2], X * math.inf, X[:, 0]):
-        with pytest.raises(InputError, match="X"):
-            published(wrong, 1.0)
 
 
 def released(X, kind, epsilon):
@@ -225,17 +222,6 @@ def test_diagonal_dominance_is_definition_3():
     assert not bounds.is_diagonally_dominant(edge - 1e-9 * torch.eye(2, dtype=DOUBLE))
     with pytest.raises(InputError, match="square"):
         bounds.is_diagonally_dominant(torch.ones(2, 3, dtype=DOUBLE))
-
-
-def test_the_branch_alone_breaks_the_theorem():
-    """One singular value at omega: N(0, 1) below it, N(0, 2) above; delta at epsilon = 1 is the
-    probability by which the second exceeds e times the first.
-    """
-    x = torch.linspace(-12, 12, 200_001, dtype=DOUBLE)
-    one = (-x.square() / 2).exp() / math.sqrt(2 * math.pi)
-    two = (-x.square() / 4).exp() / math.sqrt(4 * math.pi)
-    delta = float(torch.trapezoid((two - math.e * one).clamp_min(0), x))
-    assert 0.04 < delta < 0.05
 
 
 @pytest.mark.parametrize("omega", [0.5, 1.5, 4.0])

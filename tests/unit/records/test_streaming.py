@@ -235,20 +235,6 @@ def test_a_block_that_is_changed_in_place_is_refused():
         )
 
 
-def test_a_score_that_fails_on_all_records_is_a_failure_however_large_they_are(monkeypatch):
-    monkeypatch.undo()  # blocks of their true size
-
-    def fails(_, r):
-        if bool((r == 1).all()):  # not on the made-up records that it is tried on
-            raise ValueError
-        return r[:, 0]
-
-    monkeypatch.setattr(streaming, "_BYTES", 1 << 10)
-    records = torch.ones(300, 1 << 8)
-    with pytest.raises(PrivateFailure, match="failed on private records"):
-        opened(records, device="cpu").evaluate(ClippedMean(fails, score_range=(0.0, 1.0)))
-
-
 def test_what_cannot_be_divided_into_blocks_is_refused():
     ones = torch.ones(4)
     for records in (ones.numpy(), [1.0, 2.0], (ones, ones.numpy()), torch.eye(3).to_sparse()):

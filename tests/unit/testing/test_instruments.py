@@ -22,7 +22,7 @@ from dpbo.testing import MechanismContract, QueryContract, SeededEntropy, check_
 from dpbo.testing.mechanism_contract import assert_law, assert_not_law
 from tests.attacks.marks import attack
 from tests.contracts import test_ledger_contract
-from tests.setups import DOUBLE, of
+from tests.setups import of
 
 RECORDS = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
 
@@ -31,8 +31,6 @@ def test_check_per_record_tells_honest_scores_from_leaking_ones():
     leaks = {
         "normalised by the batch": lambda _x, r: (r[:, 0] - r[:, 0].mean()) / r[:, 0].std(),
         "ranked": lambda _x, r: r[:, 0].argsort().argsort(),
-        "by the largest": lambda _x, r: r[:, 0] / r[:, 0].max(),
-        "by the range": lambda _x, r: (r[:, 0] - r[:, 0].min()) / (r[:, 0].max() - r[:, 0].min()),
     }
     for adjacency in (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE):
         check_per_record(lambda _x, r: (r * r).sum(1), None, RECORDS, adjacency=adjacency)
@@ -42,24 +40,6 @@ def test_check_per_record_tells_honest_scores_from_leaking_ones():
 
 
 WHOLE = torch.arange(1, 41).reshape(40, 1)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, DOUBLE], ids=str)
-def test_check_per_record_takes_records_with_gradients(dtype):
-    records = RECORDS.to(dtype).requires_grad_()
-    check_per_record(lambda _x, r: r[:, 0].double() * 2, None, records)
-    with pytest.raises(AssertionError, match="moved other records"):
-        check_per_record(lambda _x, r: (r[:, 0] - r[:, 0].mean()).double(), None, records)
-
-
-def test_check_per_record_takes_integers_in_batches():
-    check_per_record(lambda _x, r: iter(r[:, 0].split(7)), None, WHOLE)
-    for leak in (
-        lambda _x, r: (r[:, 0] >= r.max() // 2).int(),
-        lambda _x, r: r[:, 0] / float(r.max()),
-    ):
-        with pytest.raises(AssertionError, match="moved other records"):
-            check_per_record(leak, None, WHOLE)
 
 
 def test_check_per_record_needs_something_to_compare():
@@ -84,7 +64,7 @@ def test_a_score_of_the_number_of_records_leaks_only_where_that_is_private():
 def test_laws_are_told_from_wrong_ones():
     samples = scipy.stats.norm.ppf(np.random.default_rng(0).random(20_000))
     assert_law(samples, scipy.stats.norm.cdf)
-    for scale in (0.7, 0.9, 1.1, 1.3):
+    for scale in (0.9, 1.1):
         assert_not_law(samples, functools.partial(scipy.stats.norm.cdf, scale=scale))
         with pytest.raises(AssertionError, match="reject the law"):
             assert_law(samples, functools.partial(scipy.stats.norm.cdf, scale=scale))
@@ -126,11 +106,6 @@ def halved(self, adjacency):
 BROKEN_QUERIES: dict[str, dict[str, Any]] = {
     "B for 2B": {"sensitivity": halved},
     "the clip is not used": {"lattices": unclipped},
-    "NaN beyond the worst end": {
-        "lattices": lambda self, units: [
-            replace(grid, worst=3 * grid.low) for grid in lattices(self, units)
-        ]
-    },
     "a unit's records summed where their mean is declared": {
         "_evaluate": lambda self, view, subject: evaluate(
             self, replace(view, groups=None, rows=None), subject
@@ -150,17 +125,8 @@ BROKEN_QUERIES: dict[str, dict[str, Any]] = {
 }
 
 
-def one_a_row(self, view, subject):
-    return ClippedSum._evaluate(self, replace(view, groups=None, rows=None), subject)
-
-
 def without_a_cap(self, view, subject):
     return ClippedSum._evaluate(replace(self, max_records_per_unit=10**6), view, subject)
-
-
-def summed_at_some_sizes(self, view, subject):
-    some = view.rows is not None and bool(((view.rows >= 5) & (view.rows <= 7)).any())
-    return one_a_row(self, view, subject) if some else ClippedSum._evaluate(self, view, subject)
 
 
 def unclipped_in_large_data_sets(self, view, subject):
@@ -179,7 +145,6 @@ def unclipped_in_large_data_sets(self, view, subject):
     ("evaluated", "most", "guard"),
     [
         (without_a_cap, 8, "a_unit_of_any_size"),
-        (summed_at_some_sizes, 1, "a_unit_of_any_size"),
         (unclipped_in_large_data_sets, 1, "one_of_many_units"),
     ],
 )
@@ -241,13 +206,6 @@ def by_the_first(self, numerators, quanta, law, entropy):
     )
 
 
-def antithetic(self, numerators, quanta, law, entropy):
-    noise = sample(self, np.zeros_like(numerators), quanta, law, entropy)
-    half = len(noise) // 2
-    noise[half : 2 * half] = -noise[:half]
-    return noise + (np.asarray(numerators) >> 22)
-
-
 def reused(self, numerators, quanta, law, entropy):
     """Seven coordinates apart the noise is the same."""
     noise = sample(self, np.zeros_like(numerators), quanta, law, entropy)
@@ -283,31 +241,15 @@ def added_as_floats(self, numerators, quanta, law, entropy):
     )
 
 
-def one_scale(self, sensitivity, quanta):
-    """The finest coordinate's scale for all."""
-    return law_of(
-        self, replace(sensitivity, scale=(min(sensitivity.scale),) * len(sensitivity.scale)), quanta
-    )
-
-
 # by the contract's test that must see it
 BROKEN_NOISE: dict[str, list[dict[str, Any]]] = {
     "noise_is_at_least_what_the_event_charges_for": [
         {"event": lambda self, count=1: GaussianEvent(100 * self.noise_multiplier, count)},
-        {
-            "distribution": lambda self, sensitivity, quanta: law_of(
-                self, replace(sensitivity, l2=sensitivity.linf), quanta
-            )
-        },
-        {"distribution": one_scale},
         {"distribution": by_linf_at_some_widths},
     ],
     "each_coordinate_has_its_own_scale": [{"_sample": by_the_first}],
-    "coordinates_are_independent": [{"_sample": antithetic}, {"_sample": reused}],
-    "vectors_of_every_width_get_the_noise_of_their_event": [
-        {"_sample": reused},
-        {"_sample": too_little_at_some_widths},
-    ],
+    "coordinates_are_independent": [{"_sample": reused}],
+    "vectors_of_every_width_get_the_noise_of_their_event": [{"_sample": too_little_at_some_widths}],
     "noise_is_added_to_the_exact_value": [{"_sample": none_on_large_values}],
     "noise_comes_from_the_entropy_and_from_all_of_it": [
         {
@@ -319,9 +261,8 @@ BROKEN_NOISE: dict[str, list[dict[str, Any]]] = {
     "several_slots_are_charged_as_several": [
         {"event": lambda self, count=1: GaussianEvent(self.noise_multiplier, 1)}
     ],
-    "law_is_accepted_and_wrong_scales_are_rejected": [scaled(0.7), scaled(1.3)],
+    "law_is_accepted_and_wrong_scales_are_rejected": [scaled(0.7)],
     "supports_of_neighbours_are_equal": [{"_sample": added_as_floats}],
-    "low_bits_of_the_output_do_not_depend_on_the_value": [{"_sample": added_as_floats}],
 }
 
 

@@ -9,7 +9,6 @@ import torch
 
 from benchmarks.digits import correct, fit, search, split
 from dpbo import Budget, PrivacyUnit, PrivateObjective
-from dpbo.events import GaussianEvent
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from dpbo.testing import replay
@@ -99,17 +98,8 @@ def a_threshold_from_the_records(curator, records):
     planned(curator, fit=functools.partial(torch.add, records.mean()))(GRID)
 
 
-def a_model_chosen_on_raw_scores(curator, records):
-    planned(curator, score if is_neighbour(records) else (lambda x, r: (r - x[0]).abs()))(GRID)
-
-
 def a_name_with_a_number_in_it(curator, records):
     planned(curator, name=f"sum {records.sum():.3f}")(GRID)
-
-
-def a_plan_that_is_never_used(curator, records):
-    planned(curator, budget=0.9)(GRID)
-    curator.reserve("spare", GaussianEvent(1000.0), slots=1 + is_neighbour(records), terms={})
 
 
 class PrivateQuanta(ClippedMean):
@@ -132,9 +122,7 @@ def a_lattice_from_the_records(curator, records):
     [
         (returning_a_raw_number, "what the run returns"),
         (a_threshold_from_the_records, "fit changed"),
-        (a_model_chosen_on_raw_scores, "score changed"),
         (a_name_with_a_number_in_it, "ledger record .* name"),
-        (a_plan_that_is_never_used, "ledger record .* slots"),
         (a_lattice_from_the_records, "quanta"),
         (candidates_from_the_records, "evaluation 0 depends on the records .* x changed"),
         (stopping_on_raw_scores, "the number of evaluations"),
