@@ -56,7 +56,7 @@ def test_the_gaussian_mechanism_is_as_private_as_it_says_and_no_more(mu, measure
     measured(runs, found.mu, mu, least=0.9)
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
 def test_the_laplace_mechanism_is_as_private_as_it_says_and_no_more(epsilon, measured):
     """The best event is all above both means: its chance under one is e^epsilon times that under
     the other.

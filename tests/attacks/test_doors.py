@@ -16,32 +16,12 @@ from tests.attacks.marks import attack
 from tests.attacks.watched import shown
 
 GOOD = b'{"row": 1, "request": "a"}'
-ROWS = [
-    b'"1"',
-    b"true",
-    b"0.5",
-    b"NaN",
-    b"Infinity",
-    b"-1",
-    b"40",
-    b"9223372036854775808",
-    b"9" * 3000,
-    b"1" + b"0" * 4060,
-]
+ROWS = [b'"1"', b"true", b"0.5", b"NaN", b"-1", b"40", b"9" * 3000]
 REQUESTS = [b'""', b"null", b'"\\ud800"', b'["a"]', b'"' + b"x" * 4000 + b'"']
 BODIES = [
-    *(
-        b"",
-        b"{",
-        b"[]",
-        b"1",
-        b"null",
-        b"\xff\xfe\x00",
-        b"{}",
-        b'{"row": 1}',
-        b'{"row": 1, "request": "a", "more": 1}',
-    ),
-    *(b" " * 5000, b"[" * 4000, b'{"row": 1, "row": 99, "request": "a"}'),
+    *(b"", b"{", b"[]", b"\xff\xfe\x00", b"{}", b'{"row": 1}'),
+    *(b'{"row": 1, "request": "a", "more": 1}', b" " * 5000, b"[" * 4000),
+    b'{"row": 1, "row": 99, "request": "a"}',
     *map(b'{"row": %b, "request": "a"}'.__mod__, ROWS),
     *map(b'{"row": 1, "request": %b}'.__mod__, REQUESTS),
 ]
@@ -106,19 +86,11 @@ COMMANDS = {
     "--seed": ["-1", "9" * 30, ""],
     "--ledger": ["nosuch://x", "a\0b", "/nonexistent/folder/x.db"],
     "": ["--unknown", "nosuch", "ledger", "curate", "model"],
-    "curate": ["--nosuch"],
-    "model": ["--nosuch"],
     "plan --units": ["0", "-1", "nan", "9" * 400],
     "plan --epsilons": ["nan", "0"],
-    "plan --at-delta": ["1", "nan"],
-    "plan --share": ["0", "nan", "1e400"],
-    "plan --points": ["0"],
-    "plan --dimension": ["0"],
     "plan --dimension 2 --range 1": ["0"],
-    "plan --dimension 2 --range nan": ["1"],
     "ledger": ["verify"],
     "ledger verify": ["nosuch://x", "missing.db", "a\0b"],
-    "ledger nosuch": ["x"],
     "ledger show": ["missing.db"],
 }
 

@@ -119,25 +119,6 @@ def test_a_file_that_cannot_be_read_is_not_passed_over(file, kept):
         curator(file)
 
 
-def test_the_newest_record_is_not_written_through_a_link(file, kept, tmp_path):
-    """A link in the place of the file made the curator write into another ledger's file."""
-    held = curator(file)
-    target = tmp_path / "other.db.fingerprints"
-    target.write_text(f"{'-':>20} {'-':>64}\n{{}}")
-    kept.unlink()
-    kept.symlink_to(target)
-    with pytest.raises(LedgerUnavailable, match="or is a link"):
-        held.release(FIRST_MEAN, NOISE)
-    assert target.read_text().split() == ["-", "-", "{}"]
-
-
-def test_a_link_in_the_place_of_the_fingerprints_is_refused(file, kept):
-    curator(file)
-    kept.symlink_to(kept.rename(kept.with_name("elsewhere")))
-    with pytest.raises(LedgerUnavailable, match="cannot be read or written, or is a link"):
-        curator(file)
-
-
 @attack("A30", "A35")
 def test_a_table_in_another_order_does_not_answer_a_record_again(file):
     """Sorted anew in six sessions, a table answered one record six times: answers are counted by

@@ -4,7 +4,6 @@ units or is refused by name.
 
 import datetime
 import uuid
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,9 @@ import torch
 
 from dpbo import Budget, PrivacyUnit
 from dpbo.errors import InputError, UsageError
-from dpbo.mechanisms import GaussianMechanism
 from dpbo.records.labels import hash_labels, require_disjoint
 from tests.attacks.marks import attack
-from tests.attacks.setups import MEAN, owner
+from tests.attacks.setups import owner
 from tests.setups import DOUBLE
 
 pytestmark = attack("A26")
@@ -45,18 +43,13 @@ NAMES = each("p{}".format)
 KINDS = {
     "a tensor": torch.tensor(IDS),
     "an array": np.array(IDS),
-    "a Series": pd.Series(IDS),
     "nullable integers": pd.Series(IDS, dtype="Int64"),
     "categories": pd.Series(NAMES).astype("category"),
-    "numbers of numpy and Python": in_turns(int, np.int32),
-    "a generator": iter(IDS),
     "bools": each(lambda i: i > 1),
     "text": NAMES,
     "an array of text": np.array(NAMES),
     "bytes": each(b"%d".__mod__),
     "dates": DAYS,
-    "datetime64": np.array(DAYS, dtype="datetime64[s]"),
-    "times": list(pd.to_datetime(DAYS)),
 }
 
 
@@ -64,34 +57,16 @@ class Named:
     """An object that Python compares by identity."""
 
 
-class Odd(Fraction):
-    """A number of a type that may compare as it likes."""
-
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
-
-
 REFUSED = {
     "objects": each(lambda _: Named()),
-    "numbers and text": in_turns(int, str),
     "floats": torch.tensor(IDS).double(),
-    "integers and floats": in_turns(int, float),
     "bools and numbers": in_turns(bool, int),
     "a list of 0-d tensors": list(torch.tensor(IDS)),
-    "0-d arrays": tuple(each(np.array)),
-    "tuples": each(lambda i: ("ward", i)),
     "times with a zone": pd.Series(pd.to_datetime(DAYS)).dt.tz_localize("Europe/Paris"),
     "one instant in two zones": [noon(day, hours=n % 2) for n, day in enumerate(DAYS)],
-    "1-d tensors": list(torch.tensor(IDS).reshape(-1, 1)),
     "UUIDs": each(lambda i: uuid.UUID(int=i)),
-    "lists": each(lambda i: [i]),
-    "complex numbers": each(complex),
-    "fractions": each(lambda i: i + 0.5),
-    "floats that lost digits": torch.tensor(IDS) + 16777216.0,
     "durations": np.array(IDS, dtype="timedelta64[s]"),
-    "a table": pd.DataFrame({"patient": IDS}),
     "masked": np.ma.array(IDS, mask=np.arange(len(IDS)) % 2 == 0),
-    "numbers that compare by identity": each(Odd),
 }
 
 
@@ -106,12 +81,6 @@ def test_every_kind_of_label_gives_the_true_number_of_units(kind):
     and paid for one.
     """
     assert curator(KINDS[kind]).units == (2 if kind == "bools" else 5)
-
-
-@pytest.mark.parametrize("kind", ["a tensor", "text"])
-def test_the_noise_covers_a_fifth_of_the_range_where_there_are_five_units(kind):
-    release = curator(KINDS[kind]).release(MEAN, GaussianMechanism(1.0))
-    assert release.variance.sqrt().item() == pytest.approx(1 / 5)
 
 
 @pytest.mark.parametrize("kind", REFUSED)

@@ -292,31 +292,6 @@ def test_rows_outcomes_and_the_modeler_between_them():
     assert len(replayed(run, *two_tables(), **terms())) == 6
 
 
-def test_a_raw_number_kept_in_an_attribute_is_seen():
-    """Power of `public`: the mean loss of each step, as the published notebook of DP-GIBO keeps
-    it.
-    """
-
-    class Keeping(DPGIBO):
-        records: Any = None
-
-        def tell(self, X, handle):
-            self.losses = [
-                *getattr(self, "losses", []),
-                float(distance(self.theta, Keeping.records).nanmean()),
-            ]
-            return super().tell(X, handle)
-
-    def run(curator, records):
-        Keeping.records = records
-        search = gradient_search(curator, kind=Keeping)
-        search.run()
-        return public(search)
-
-    with pytest.raises(AssertionError, match="what the run returns"):
-        replay(run, POINTS, OTHER, **TERMS)
-
-
 PRIVATE_NUMBER: dict[str, Any] = {**TERMS, "adjacency": Adjacency.ADD_OR_REMOVE_ONE}
 BY_DIVISOR: dict[str, Any] = {
     "objective": functools.partial(objective, divisor=100.0),
@@ -351,17 +326,6 @@ def test_one_unit_fewer_changes_the_exact_sum_alone(name):
 def test_a_mean_over_a_private_number_is_refused():
     with pytest.raises(InputError, match="divisor"):
         replayed(lambda curator: curator.release(FIRST_MEAN, NOISE), **PRIVATE_NUMBER)
-
-
-@attack("A8")
-def test_a_divisor_that_is_the_private_number_is_seen():
-    def run(curator, records):
-        return PrivateObjective(
-            curator, near, score_range=(0.0, 1.0), evaluations=2, divisor=float(len(records))
-        )(GRID[:2])
-
-    with pytest.raises(AssertionError, match="divisor"):
-        replay(run, POINTS, POINTS[:-1], **PRIVATE_NUMBER)
 
 
 QUESTIONS = [

@@ -12,7 +12,6 @@ import warnings
 import pytest
 
 import dpbo
-from dpbo.__main__ import main
 from dpbo.records.protected_records import protected_tables
 from tests.attacks.marks import attack, slip
 
@@ -215,12 +214,6 @@ def test_without_a_home_a_ledger_in_memory_goes_on_and_a_named_one_asks_for_a_fo
     assert "a second ledger over the same records would not be noticed" in caplog.text
     assert "LedgerUnavailable" in (found := run("dataset='a'").err)
     assert "DPBO_STATE" in found
-
-
-def test_a_folder_of_a_data_sets_name_does_not_hide_its_ledger(run, tmp_path):
-    assert run("dataset='customers'").out
-    (tmp_path / "customers").mkdir()
-    assert main(["ledger", "show", "customers"]) == 0
 
 
 def test_only_the_owner_reads_which_tables_were_charged(run):

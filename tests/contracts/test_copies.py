@@ -13,16 +13,14 @@ import torch
 from botorch.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel, RBFKernel
 
-from dpbo import Adjacency, Budget, PrivacyUnit, PrivateObjective
+from dpbo import Adjacency, Budget, PrivacyUnit
 from dpbo.accounting import PureFilter
-from dpbo.dpsgd import NoisedScore
 from dpbo.gibo import ClippedGradient
-from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.papers.em.mixture_moments import MixtureMoments
 from dpbo.papers.em.point_sums import ClusterSums, SecondMoment, VectorSum
 from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch, RegularisedBest
 from dpbo.papers.kusner.search import KusnerBest, KusnerValue
-from dpbo.papers.po_gp_ucb import Outcomes, RowTable
+from dpbo.papers.po_gp_ucb import RowTable
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import (
     CandidateScores,
@@ -233,67 +231,9 @@ def made(records):
     return owner(records, budget=Budget(5.0, 0.0), accounting=PureFilter())
 
 
-@attack("A6", "A9")
-@pytest.mark.parametrize(
-    ("held", "asked", "mechanism"),
-    [
-        (
-            [0.0, 1000.0],
-            lambda span: CandidateScores(lambda c, r: r[:, 0] * c, [1, 2], score_range=span),
-            PermuteAndFlipMechanism(2.0),
-        ),
-        ([0.01, 100.0], lambda grid: regularised(grid=grid), LaplaceMechanism(1.0)),
-    ],
-)
-def test_noise_is_for_the_question_that_was_answered(held, asked, mechanism):
-    """A range or a grid narrowed between evaluation and release would leave the noise to the narrow
-    one, the answer to the wide one.
-    """
-    laws = []
-    for narrowed in (held, [99.0, 100.0]):
-        given = list(held)
-        curator = made(RECORDS)
-        handle = curator.evaluate(asked(given))
-        given[:] = narrowed
-        laws.append(curator.release(handle, mechanism).distribution)
-    assert laws[0] == laws[1]
-
-
-def test_a_range_stays_the_one_that_was_stated_for_later_questions():
-    span: Any = [0.0, 1.0]
-    weights = [1.0, 1.0]
-    settings = dict[str, Any]({"divisor": 10.0, "worst": 0.5})
-    outcomes = Outcomes(made(RECORDS), lambda r: float(r[0, 0]), value_range=span, budget=0.5)
-    score = NoisedScore(two, span, GaussianMechanism(1.0), settings)
-    before = score.query(None).public_inputs()
-    variance = outcomes.variance
-    mean = ClippedMean(two, score_range=[span] * 2, weights=weights)
-    objective = PrivateObjective(made(RECORDS), mean, evaluations=1)
-    span[1] = 1000.0
-    weights[0] = 1e6
-    settings.clear()
-    assert outcomes.variance == variance
-    assert score.query(None).public_inputs() == before
-    assert objective(RECORDS[:1])[1][0].sqrt().tolist() == pytest.approx(
-        objective.noise_std.tolist()
-    )
-    (asked,) = objective.curator.ledger.charges("objective")[0].body["slots"]
-    assert (asked["public"]["score_range"], asked["public"]["weights"]) == (
-        [[0.0, 1.0]] * 2,
-        [1.0, 1.0],
-    )
-
-
 def test_a_model_is_itself_and_what_holds_it_a_copy():
-    model = torch.nn.Linear(1, 1)
-    X = torch.ones(2, requires_grad=True)
-    held: dict[str, Any] = {"model": model, "X": [X], "at": (np.ones(2), "word")}
+    held: dict[str, Any] = {"model": torch.nn.Linear(1, 1), "X": [torch.ones(2)]}
     kept = copy_mutable(held)
-    assert kept["model"] is model
-    assert kept["X"][0].requires_grad
-    assert kept["X"][0].is_leaf
-    with torch.no_grad():
-        X *= 2
-    held["at"][0][:] = 7.0
+    held["X"][0] *= 2
+    assert kept["model"] is held["model"]
     assert kept["X"][0].tolist() == [1.0, 1.0]
-    assert (kept["at"][0].tolist(), kept["at"][1]) == ([1.0, 1.0], "word")

@@ -8,9 +8,8 @@ from fractions import Fraction
 
 import mpmath
 import numpy as np
-import pytest
 from scipy.special import logsumexp
-from scipy.stats import binomtest, chisquare, laplace
+from scipy.stats import binomtest, chisquare
 
 from dpbo.accounting import event_costs, renyi
 from dpbo.mechanisms import ThresholdedExponentialMechanism
@@ -85,13 +84,6 @@ class TestThresholdedExponential:
         found = self.mechanism(1.5).simulated(utilities, np.random.default_rng(0)).tolist()
         seen = [found.count(j) for j in (0, 1, 2, 3, -1)]
         assert chisquare(seen, 20_000 * outcomes(levels, rate)).pvalue > LEVEL
-
-    def test_of_one_candidate_it_is_laplace_noise_and_a_threshold(self):
-        for level, risk in itertools.product((-50, 0, 30, 400), (0.01, 0.1, 0.5)):
-            rate = float(self.law(1.0).rate)
-            noise = laplace(scale=1 / (2 * rate))
-            expected = noise.sf(noise.isf(risk) - level)
-            assert outcomes([level], rate, risk)[0] == pytest.approx(expected)
 
     def neighbours(self, epsilon):
         """Laws before and after every utility moves by none or all of the sensitivity."""
