@@ -3,7 +3,8 @@ points when those are frozen.
 
 Each honest loop uses one thing that could have looked at the records: hyper-parameters by
 likelihood, stopping early, dpbo's own proposals. Replay with frozen values must find the same
-points, models and number of calls on the neighbour. That replay refuses a loop that takes such a thing from the records is in
+points, models and number of calls on the neighbour. That replay refuses a loop that takes such a
+thing from the records is in
 tests/unit/testing/test_replaying.py.
 """
 

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from dpbo import Budget
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism
@@ -24,8 +23,6 @@ from tests.setups import DOUBLE
 
 UNIT = Sensitivity(1.0, 1.0, 1.0)
 QUANTUM = 2.0**-30
-# The l2-Laplace law is that of one dimension.
-LAWS = {"gaussian": stats.norm.cdf, "laplace": stats.laplace.cdf, "l2-laplace": stats.laplace.cdf}
 KINDS = [GaussianMechanism(1.0), LaplaceMechanism(1.0), L2LaplaceMechanism(1.0)]
 
 

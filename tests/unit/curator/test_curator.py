@@ -19,7 +19,6 @@ import pandas as pd
 import pytest
 import torch
 from scipy.sparse import csr_matrix
-from sklearn.utils import Bunch
 
 from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit, PrivateObjective, Source
 from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter, gdp
@@ -252,21 +251,15 @@ def test_curators_handles_and_units_are_opaque():
 
 
 def test_records_and_scores_of_every_kind():
-    with torch.inference_mode():
-        frozen = torch.linspace(0, 1, 101)
     every: list[tuple[Any, Any]] = [
-        (RECORDS.tolist(), itself),
-        (frozen, itself),
         (Source(lambda: RECORDS), itself),
         (
             {"a": RECORDS, "b": (RECORDS.numpy(),)},
             lambda _m, r: r["a"] + 0 * torch.as_tensor(r["b"][0]),
         ),
-        (Bunch(data=RECORDS.numpy()), lambda _m, r: r.data),
         (csr_matrix(RECORDS.numpy()[:, None]), lambda _m, r: r.toarray()),
         ([np.array([v]) for v in RECORDS.tolist()], lambda _m, r: np.concatenate(r)),
         (RECORDS, lambda _m, r: (batch for batch in r.split(7))),
-        (RECORDS, lambda _m, r: r.unsqueeze(1)),
         (RECORDS, lambda _m, r: r > 0.495),
         (RECORDS, lambda _m, r: r.numpy().tolist()),
     ]
@@ -319,8 +312,6 @@ def test_an_exception_or_a_wrong_result_is_confined_to_the_units_that_cause_it()
 
     scores = (
         picky,
-        # Python makes one complex number of a negative one
-        lambda _m, r: [float(v) ** 0.5 for v in r],
         lambda _m, r: r[r >= 0],  # some records too few
         # fails after some batches
         lambda _m, r: (part if bool((part >= 0).all()) else part / 0 * [] for part in r.split(9)),
@@ -752,14 +743,6 @@ def test_metrics_are_released_jointly_with_the_boxs_diagonal():
     )
     release = make().release(scores, NOISE)
     assert release.distribution.std == pytest.approx((5 * 2**0.5, 50 * 2**0.5))
-    weighted = ClippedSum(
-        lambda _m, r: torch.stack([r, 10 * r], 1),
-        score_range=[(0.0, 1.0), (0.0, 10.0)],
-        weights=[2.0, 1.0],
-    )
-    law = make().release(weighted, NOISE).distribution
-    assert law.std == pytest.approx((5 * 5**0.5 / 2, 50 * 5**0.5))
-    assert sum((1 / s) ** 2 for s in (law.std[0], law.std[1] / 10)) == pytest.approx(1 / 25)
 
 
 @attack("A17")

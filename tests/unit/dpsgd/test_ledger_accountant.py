@@ -164,20 +164,6 @@ def test_steps_of_another_run_are_charged_once_and_beside_those_of_this_one():
         bound.add(GaussianEvent(10.0))
 
 
-def test_a_checkpoint_that_contradicts_the_ledger_in_one_run_is_charged_for_none():
-    curator = make(steps=12)
-    bound = LedgerAccountant(curator, noise_multiplier=SIGMA, steps=6)
-    bound.reserve(RATE)
-    counted(steps=4, accountant=bound)
-    before = curator.ledger.used()
-    (known,) = (run for run, steps in bound.state_dict()["runs"].items() if steps)
-    state = counted(steps=3).state_dict()
-    state["runs"][known] = [(2 * SIGMA, RATE, 1)]
-    with pytest.raises(LedgerError, match="contradicts"):
-        LedgerAccountant(curator, noise_multiplier=SIGMA, steps=2).load_state_dict(state)
-    assert curator.ledger.used() == before
-
-
 @attack("A16")
 def test_steps_are_charged_in_blocks_before_they_are_taken_and_never_left_out(monkeypatch):
     """What is charged is never less than what was taken: also after a checkpoint, in a forked

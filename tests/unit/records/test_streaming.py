@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, PrivacyUnit, Source
+from dpbo import Adjacency, Budget, PrivacyUnit
 from dpbo.errors import InputError, PrivateFailure
 from dpbo.gibo import ClippedGradient
 from dpbo.papers.em.mixture_moments import MixtureMoments
@@ -126,27 +126,6 @@ def test_a_record_adds_the_same_at_every_row_and_in_whole_and_ragged_blocks():
             whole, total(torch.cat([records[:i], records[i + 1 :]])) + total(records[i : i + 1])
         )
     assert total(records[:0]).tolist() == [0.0] * 5
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_a_score_sees_blocks_in_the_records_order(device):
-    x, seen, places = torch.arange(3.0 * ROWS + 5), list[torch.Tensor](), list[int]()
-
-    def score(_, batch):
-        seen.append(batch["x"].clone())
-        places.append(batch["x"].data_ptr())
-        assert batch["x"].device.type == batch["y"][0].device.type == device
-        return batch["x"] + batch["y"][0][:, 1]
-
-    held = Source(lambda: {"x": x, "y": (torch.zeros(len(x), 2),)})
-    opened(held, device=device).evaluate(ClippedMean(score, score_range=(0.0, 1.0)))
-    assert [len(part) for part in seen] == [ROWS] * 3 + [5]
-    assert torch.cat(seen).cpu().tolist() == x.tolist()
-    if device == "cpu":
-        assert places == [part.data_ptr() for part in x.split(ROWS)], "views of the records"
-    else:
-        assert len({*places}) == 2
-        assert places[:2] == places[2:]
 
 
 def test_the_next_block_is_copied_beside_the_one_that_is_worked_on():

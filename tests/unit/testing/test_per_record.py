@@ -110,9 +110,7 @@ def test_the_same_scores_are_refused_before_a_charge_on_the_examples_of_a_curato
 
 def test_sparse_rows_texts_and_dates_are_replaced_by_hostile_ones_too():
     sparse = csr_matrix(np.eye(6))
-    check_per_record(lambda _, r: np.asarray(r.sum(1))[:, 0], None, sparse, trials=2)
     words = np.array(JOBS)
-    check_per_record(lambda _, r: np.array([len(str(word)) for word in r]), None, words, trials=2)
     leaks = [
         (lambda _, r: np.asarray(r.sum(1))[:, 0] + (r.max() > 100), sparse),
         (lambda _, r: np.array([1.0 * ("" in r.tolist())] * len(r)), words),
@@ -338,25 +336,6 @@ def test_a_statistic_of_a_group_is_noticed_in_a_wide_table():
 
         with pytest.raises(AssertionError, match="moved other records' scores"):
             check_per_record(relative, None, table)
-
-
-def test_columns_are_tried_one_by_one_where_all_at_once_are_refused():
-    def refuses_two(fault):
-        def score(_, records):
-            table, labels = records
-            if ((table == 1e30).sum(axis=1) > 1).any() or labels.isna().any():
-                raise ValueError("too many such cells")
-            return fault(table) * 1.0
-
-        return score
-
-    table = pd.DataFrame({"a": [1.0, 2.0, 3.0, 4.0], "b": [0, 1, 0, 1], "c": [5.0, 6.0, 7.0, 8.0]})
-    records = (table, table["a"])
-    check_per_record(refuses_two(lambda table: table["a"]), None, records)
-    for name in table:
-        leak = refuses_two(lambda table, name=name: table[name].max() + table["a"])
-        with pytest.raises(AssertionError, match="moved other records' scores"):
-            check_per_record(leak, None, records)
 
 
 SOURCE = np.random.default_rng(0)
