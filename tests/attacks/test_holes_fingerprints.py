@@ -99,17 +99,6 @@ def test_an_older_copy_of_the_ledger_is_refused_until_it_is_taken_on_purpose(fil
     assert Ledger.open(str(file)).head().seq == newest.seq
 
 
-def test_the_last_writers_newest_record_is_kept_beside_the_plans(file, kept):
-    first = curator(file)
-    second = curator(file)
-    second.bind("plan", {}, begun=False)
-    first.release(FIRST_MEAN, NOISE)
-    second.release(FIRST_MEAN, NOISE)
-    line, _, rest = kept.read_text().partition("\n")
-    assert line.split() == [str(second.ledger.head().seq), second.ledger.head().hash]
-    assert "plan" in json.loads(rest)["reservations"]
-
-
 def test_a_file_that_cannot_be_read_is_not_passed_over(file, kept):
     curator(file)
     kept.write_text(kept.read_text()[:30])

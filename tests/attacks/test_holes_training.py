@@ -420,23 +420,6 @@ def test_a_released_module_that_is_trained_on_does_not_leave(trained):
         copied_output(again, [])
 
 
-class Fits:
-    """A fit that has the records as an attribute."""
-
-    def __init__(self, rows):
-        self.rows = rows
-
-    def __call__(self, parameters, session):
-        pytest.fail(str(self.rows))
-
-    def fit(self, parameters, session):
-        pytest.fail(str(self.rows))
-
-
-def names_the_records(parameters, session):
-    return pytest.fail(str(X.mean(0)))
-
-
 def closes_over(rows):
     return lambda parameters, session: pytest.fail(str(rows.mean(0)))
 
@@ -450,11 +433,9 @@ def closes_over_loader(loader):
 
 
 FITS = {
-    "global": names_the_records,
     "closure": closes_over(X[:3]),
     "default": defaults_to({"rows": [X]}),
     "a loader": closes_over_loader(DataLoader(TensorDataset(X, Y))),
-    "method": Fits(X).fit,
     "validation": closes_over(Y),
 }
 

@@ -23,7 +23,6 @@ from dpbo.records.digests import RowDigests
 from dpbo.records.protected_records import (
     RepeatedRecordsWarning,
     holds_protected,
-    require_other_rows,
 )
 from dpbo.records.sources import Source
 from tests.attacks import setups
@@ -213,14 +212,6 @@ def test_records_of_both_roles_are_refused_before_there_is_a_ledger(once, on_dis
         RepeatedRecordsWarning, match="training and the validation records have equal rows"
     ):
         tuned(once, TensorDataset(X, Y), one)
-
-
-@pytest.mark.parametrize("changed", OTHER_PEOPLE)
-def test_other_people_with_like_parts_may_have_the_other_role(changed):
-    X, Y = people(44)
-    others, labels = changed(X, Y)
-    with unwarned():
-        require_other_rows("training", with_mask(others, labels), with_mask(X, Y), "validation", "")
 
 
 def loaded(X, Y):

@@ -179,20 +179,6 @@ def test_a_ledger_that_was_moved_goes_on_and_a_copy_does_not(run, tmp_path, monk
     assert "Nothing was charged" in run("dataset='a', ledger='copy.db'").err
 
 
-def test_a_damaged_file_of_charged_tables_may_be_deleted_and_the_ledgers_beside_it_count(
-    run, tmp_path, caplog
-):
-    """The advice was another folder, where `dataset=` alone began its budget again."""
-    first = float(run("dataset='a'").out.split()[-1])
-    tables = tmp_path / "state" / "tables.db"
-    tables.write_bytes(b"x" * 4096)
-    assert run("dataset='a'").out
-    assert "file is not a database" in caplog.text
-    assert "Where the file is damaged, delete it alone" in caplog.text
-    tables.unlink()
-    assert float(run("dataset='a'").out.split()[-1]) == pytest.approx(first * 3**0.5)
-
-
 @slip(
     "`DPBO_STATE` is a relative path, so that each working folder has ledgers of its own",
     "refused by name",

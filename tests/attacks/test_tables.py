@@ -53,20 +53,13 @@ def public_table():
         {
             "whole": [1, 2, 3, 1, 2, 7],
             "float": [0.5, 1.0, math.nan, 2.0, 3.0, 0.5],
-            "small": np.array([1, 2, 3, 4, 5, 6], dtype=np.float32),
             "flag": [True, False, True, True, False, False],
             "text": ["a", "b", "c", "7", "b", "a word"],
             "object": pd.Series(["x", "y", None, "x", "y", "x"], dtype=object),
-            "flags": pd.Series([True, None, False, True, True, False], dtype=object),
             "counts": pd.Series([1, None, 2, 3, 3, 1], dtype=object),
             "category": pd.Categorical(["u", "v", "w", "u", None, "v"], categories=["w", "u", "v"]),
-            "ordered": pd.Categorical(
-                [3.0, 1.0, 2.0, 1.0, 1.0, 3.0], categories=[3.0, 1.0, 2.0], ordered=True
-            ),
-            "code": pd.Categorical([30, 10, 20, 10, 10, 30]),
             "zoned": dates.tz_localize("Europe/Berlin"),
             "date": dates,
-            "duration": pd.to_timedelta([1, 2, 3, 1, 2, 3], unit="h"),
             "absent": [math.nan] * ROWS,
         }
     )

@@ -490,22 +490,6 @@ def test_what_a_score_writes_to_samples_is_refused_or_gone_at_the_next_call(kind
             curator.release(mean(halve), EXACT)
 
 
-class Counted(dict[str, float]):
-    copies = 0
-
-    def __copy__(self) -> "Counted":
-        Counted.copies += 1
-        return Counted(self)
-
-
-def test_one_sample_at_a_time_copies_each_once():
-    """All were copied for each: a question took the square of their number."""
-    curator = make([Counted(x=0.5) for _ in range(50)], one_at_a_time=True)
-    Counted.copies = 0
-    curator.evaluate(mean(lambda _, samples: [samples[0]["x"]]))
-    assert Counted.copies < 200
-
-
 def column_of(records):
     """Numbers of the first column, which may be written to."""
     if isinstance(records, csr_matrix):

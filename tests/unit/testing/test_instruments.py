@@ -14,18 +14,6 @@ from dpbo.testing.mechanism_contract import assert_law, assert_not_law
 RECORDS = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
 
 
-def test_check_per_record_tells_honest_scores_from_leaking_ones():
-    leaks = {
-        "normalised by the batch": lambda _x, r: (r[:, 0] - r[:, 0].mean()) / r[:, 0].std(),
-        "ranked": lambda _x, r: r[:, 0].argsort().argsort(),
-    }
-    for adjacency in (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE):
-        check_per_record(lambda _x, r: (r * r).sum(1), None, RECORDS, adjacency=adjacency)
-        for leak in leaks.values():
-            with pytest.raises(AssertionError, match="does not treat each record by itself"):
-                check_per_record(leak, None, RECORDS, adjacency=adjacency)
-
-
 WHOLE = torch.arange(1, 41).reshape(40, 1)
 
 
@@ -60,7 +48,6 @@ def test_laws_are_told_from_wrong_ones():
 
 
 def test_the_seeded_source_repeats_itself_and_differs_by_seed():
-    assert [SeededEntropy(1)(8), SeededEntropy(2)(8)] == [SeededEntropy(1)(8), SeededEntropy(2)(8)]
-    assert SeededEntropy(1)(8) != SeededEntropy(2)(8)
+    assert SeededEntropy(1)(8) == SeededEntropy(1)(8) != SeededEntropy(2)(8)
     source = SeededEntropy(1)
     assert source(8) != source(8)

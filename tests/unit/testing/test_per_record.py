@@ -3,7 +3,6 @@ cannot be tried is refused.
 """
 
 import contextlib
-import math
 from typing import Any
 
 import numpy as np
@@ -231,21 +230,6 @@ def test_every_query_tries_its_score_for_each_point():
         curator.evaluate(
             ClippedGradient(at, points, weights=torch.ones(1, 2, dtype=DOUBLE), clip=1.0)
         )
-
-
-def test_a_pair_costs_few_calls():
-    calls = []
-
-    def counted(_, records):
-        calls.append(len(records))
-        return records[:, 0]
-
-    curator, query = ask(counted, None)
-    curator.evaluate(query)
-    calls.clear()
-    curator.evaluate(query)
-    assert calls == [len(EXAMPLE), 2, 2, 2, len(RECORDS)]
-    assert math.isfinite(curator.release(query, GaussianMechanism(20.0)).value.item())
 
 
 SAMPLES, D = 40, 3
