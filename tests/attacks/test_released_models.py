@@ -180,14 +180,6 @@ def test_a_layer_that_keeps_its_records_is_refused_by_name(kind):
     assert tuned(KINDS[kind]) is None, "neither without the trial"
 
 
-@attack("A31")
-@pytest.mark.parametrize("kind", ["embedding", "buffer"])
-def test_an_engine_takes_no_step_and_charges_nothing_with_such_a_layer(kind):
-    engine = Engine()
-    with engine.refuses("^module"):
-        train(engine, KINDS[kind])
-
-
 def gives_on(layer, rows, out):
     """A hook that does nothing."""
 

@@ -565,7 +565,8 @@ def test_what_draws_for_hidden_runs_draws_for_nothing_else(when):
 
 def test_scores_inside_carry_the_noise_that_is_charged():
     """M times the sensitivity over the divisor: 20 / 2000. A thousand draws know it to 2.2 %."""
-    curator, deviation = under_way(entropy=SeededEntropy(9)), 0.01
+    curator = under_way(entropy=SeededEntropy(9))
+    deviation = 0.01
     query = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0), {"divisor": 2000.0}).query(0.7)
     draw = curator.hidden_draws("s")
     values = in_a_run(lambda: [draw(query, GaussianMechanism(20.0)) for _ in range(1000)])
