@@ -81,7 +81,6 @@ class Job:
 
 def test_so_is_one_of_a_helper_a_partial_a_default_or_an_object():
     for train in (
-        lambda _: (NUMPY.random(), 0.5),
         lambda _: drawn(),
         functools.partial(lambda generator, _: (generator.random(), 0.5), NUMPY),
         lambda _, generator=NUMPY: (generator.random(), 0.5),

@@ -91,7 +91,7 @@ class TestThresholdedExponential:
         s, rate = law.moves, float(law.rate)
         # where s is about 1 for one, two and three candidates
         near = round(math.log(1 / total_weight(3, 0.1)) / rate)
-        bases = range(near - 3 * s, near + 3 * s, max(1, s // 4))
+        bases = range(near - 3 * s, near + 3 * s, max(1, s // 2))
         for base, start in itertools.product(bases, ([0], [0, 0], [0, -9 * s], [0, -s, -s])):
             levels = base + np.array(start)
             before = outcomes(levels, rate)
@@ -118,7 +118,7 @@ class TestThresholdedExponential:
         for count, risk in itertools.product((1, 2, 3, 17), (0.01, 0.1, 0.5)):
             worst = 0.0
             for good in range(count):
-                for utility in np.linspace(0.0, 8.0, 400):
+                for utility in np.linspace(0.0, 8.0, 100):
                     levels = [utility] * good + [0.0] * (count - good)
                     worst = max(worst, float(outcomes(levels, 1.0, risk)[good:-1].sum()))
             assert 0.95 * risk <= worst <= risk * (1 + 1e-9), (count, risk)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.digits import correct, fit, search, split
 from dpbo import Budget, PrivacyUnit, PrivateObjective
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
@@ -141,25 +140,3 @@ def test_each_planted_leak_is_found(leak, message):
 def test_a_run_that_releases_nothing_proves_nothing():
     with pytest.raises(AssertionError, match="nothing to compare"):
         replay(lambda _curator, _records: None, RECORDS, NEIGHBOUR, **SETTINGS)
-
-
-@attack("A6", "A7")
-@pytest.mark.deep
-def test_the_main_jobs_search_passes():
-    """GP fits, acquisition and all: the points it asks for come from released values alone."""
-    digits = split(0)
-    features, labels = (part.copy() for part in digits.validation)
-    features[0] = 0.0
-    labels[0] = (labels[0] + 1) % 10
-
-    def tune(curator, _records):
-        objective = PrivateObjective(
-            curator,
-            correct,
-            score_range=(0.0, 1.0),
-            evaluations=6,
-            fit=functools.partial(fit, digits.train),
-        )
-        search(objective, 6, seed=0, initial=4)
-
-    assert len(replay(tune, digits.validation, (features, labels), **SETTINGS)) == 6
