@@ -8,14 +8,17 @@ charges for, or favoured one candidate more, or if its event promised a smaller 
 has.
 """
 
+import contextlib
 import dataclasses
 
 import numpy as np
 import pytest
 
 from dpbo.accounting import compose
+from dpbo.dpsgd import hidden_runs
+from dpbo.dpsgd.hidden_runs import best_of
 from dpbo.entropy import bernoulli
-from dpbo.events import PoissonGaussianEvent
+from dpbo.events import LaplaceEvent, PoissonGaussianEvent, SelectionEvent
 from dpbo.mechanisms import (
     ExponentialMechanism,
     GaussianMechanism,
@@ -24,20 +27,23 @@ from dpbo.mechanisms import (
     PermuteAndFlipMechanism,
 )
 from dpbo.privacy import Sensitivity
+from dpbo.run_counts import FixedRuns
 from dpbo.testing import SeededEntropy
 from tests.attacks.family import audited, drawn
 from tests.attacks.marks import attack
+from tests.attacks.setups import RATES
 
 UNIT = Sensitivity(1.0, 1.0, 1.0)
 QUANTUM = 2.0**-30
 pytestmark = [pytest.mark.dpbo_audit, attack("A24")]
 
 
-def drawing(mechanism, seed):
+def drawing(mechanism, seed, factor=1.0):
     """Outputs of a mechanism on sums 0 and 1, its sensitivity apart."""
     distribution = mechanism.distribution(UNIT, [QUANTUM])
+    shrunk = dataclasses.replace(distribution, scale=(factor * distribution.scale[0],))
     entropy = SeededEntropy(seed)
-    return lambda which, count: drawn(mechanism, distribution, [which << 30] * count, entropy)
+    return lambda which, count: drawn(mechanism, shrunk, [which << 30] * count, entropy)
 
 
 @attack("A9")
@@ -50,7 +56,7 @@ def test_the_gaussian_mechanism_is_as_private_as_it_says_and_no_more(mu, measure
     measured(runs, found.mu, mu, least=0.9)
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
 def test_the_laplace_mechanism_is_as_private_as_it_says_and_no_more(epsilon, measured):
     """The best event is all above both means: its chance under one is e^epsilon times that under
     the other.
@@ -108,6 +114,23 @@ def test_a_sampled_mean_is_as_private_as_it_says_and_no_more(relation, elsewhere
     ).epsilon
     found = audited(f"poisson {relation}", draw, runs=runs, delta=delta)
     measured(runs, found.epsilon(delta), claim, least=0.9)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "threshold", "leaked"),
+    [
+        pytest.param(GaussianMechanism(1.0), 0.5, lambda found: found.mu, id="gaussian"),
+        pytest.param(LaplaceMechanism(1.0), 1.0, lambda found: found.epsilon(0.0), id="laplace"),
+    ],
+)
+def test_noise_of_seven_tenths_is_caught(mechanism, threshold, leaked, request, measured):
+    """Power: what is charged as 1 leaks 1.43, and the audit says so."""
+    draw = drawing(mechanism, seed=3, factor=0.7)
+    found = audited(
+        f"noise 0.7: {request.node.callspec.id}", draw, runs=60_000, threshold=threshold
+    )
+    assert leaked(found) > 1.15
+    measured(60_000, leaked(found))
 
 
 def choosing(mechanism, distances, seed):
@@ -171,3 +194,58 @@ def test_permute_and_flip_charged_as_exponential_is_caught(measured):
     measured(
         8000, found.mu, compose([PermuteAndFlipMechanism.of(1.5).event()], delta=1e-5).mu, least=0.0
     )
+
+
+TWO = FixedRuns(2)
+
+
+def best_of_two_runs(seed):
+    """The released score: the higher one of two, each with Laplace noise of epsilon 1 on 0 or on
+    1.
+    """
+    entropy = SeededEntropy(seed)
+    noised = drawing(LaplaceMechanism(1.0), seed)
+
+    def draw(which, count):
+        left = iter(noised(1 - which, 2 * count).tolist())
+        runs = [best_of(lambda _: (None, next(left)), RATES, TWO, entropy) for _ in range(count)]
+        return -np.array([run.score for run in runs if run is not None])
+
+    return draw
+
+
+class Untouched:
+    """In place of ProcessState: the noise of all runs is drawn beforehand, and no run may find what
+    the one before it found.
+    """
+
+    def __init__(self, work):
+        pass
+
+    @contextlib.contextmanager
+    def first_run(self, entropy):
+        yield lambda function, *arguments: function(*arguments)
+
+    def leave(self):
+        pass
+
+
+@attack("A10")
+@pytest.mark.deep
+def test_the_best_of_two_hidden_runs_is_as_private_as_it_says_and_no_more(measured, monkeypatch):
+    """Both runs score below where neither mean lies: e^epsilon twice. The claim is that of the
+    selection's event at delta 0.
+    """
+    monkeypatch.setattr(hidden_runs, "ProcessState", Untouched)
+    claim = compose([SelectionEvent(base=(LaplaceEvent(1.0),), run_count=TWO)], delta=0.0).epsilon
+    found = audited("private selection", best_of_two_runs(4), runs=40_000, threshold=0.0)
+    measured(40_000, found.epsilon(0.0), claim, least=0.9)
+
+
+@attack("A10")
+@pytest.mark.deep
+def test_the_best_of_two_hidden_runs_that_is_charged_as_one_is_caught(measured, monkeypatch):
+    monkeypatch.setattr(hidden_runs, "ProcessState", Untouched)
+    found = audited("visible runs", best_of_two_runs(5), runs=8_000, threshold=0.0)
+    assert found.epsilon(0.0) > 1.0
+    measured(8_000, found.epsilon(0.0))

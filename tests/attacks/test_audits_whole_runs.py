@@ -9,6 +9,7 @@ for less than it leaks (noise, clip, sensitivity, slots) and, the other way, if 
 have seen it.
 """
 
+import dataclasses
 import math
 from typing import Any
 
@@ -19,7 +20,11 @@ from torch.utils.data import TensorDataset
 
 from dpbo import DPGIBO, Adjacency, Budget, PrivateObjective
 from dpbo.dpsgd import DPSGDConfig, Session, plan_tuning, tune
+from dpbo.gibo import gradient_query as gradient
+from dpbo.mechanisms.additive import IndependentNoise
 from dpbo.papers.em import DPGaussianMixture
+from dpbo.queries import ball
+from dpbo.queries.clipped import ClippedScores
 from dpbo.testing import SeededEntropy
 from tests.attacks.family import audited
 from tests.attacks.marks import attack
@@ -87,6 +92,10 @@ PAIRS: dict[Any, Any] = {
     ),
 }
 ALGORITHMS = pytest.mark.parametrize("algorithm", PAIRS, ids=lambda algorithm: algorithm.__name__)
+ONE_QUICK = [
+    objective,
+    *(pytest.param(algorithm, marks=pytest.mark.deep) for algorithm in (dpgibo, mixture)),
+]
 
 
 class Runs:
@@ -196,3 +205,50 @@ def test_dpsgd_and_a_tuned_model_are_as_private_as_they_say_and_no_more(measured
     for name, train in (("dp-sgd", session), ("tune", through_tune)):
         draw = weights(train, plan.config.noise_multiplier)
         measured(8000, audited(name, draw, runs=8000, threshold=0.0).mu, claim, least=0.9)
+
+
+@pytest.mark.deep
+@ALGORITHMS
+def test_noise_of_seven_tenths_is_caught(algorithm, monkeypatch, measured):
+    """Power: with 0.7 of the noise, which the ledger does not see, the same audit refutes the claim
+    of mu = 2.
+    """
+    honest = IndependentNoise.noise
+    monkeypatch.setattr(
+        IndependentNoise,
+        "noise",
+        lambda self, fractions, scale, entropy: honest(self, fractions, 0.7 * scale, entropy),
+    )
+    leaked = found(f"noise 0.7: {algorithm.__name__}", algorithm, 2.0, 800, seed=2)
+    assert leaked > 2.0
+    measured(800, leaked)
+
+
+def unclipped(Z, _norm, _steps):
+    """ball._whole without its clip."""
+    alive = Z.isfinite().all(0)
+    return torch.where(alive, Z, 0.0).round_(), alive
+
+
+@pytest.mark.parametrize("algorithm", ONE_QUICK, ids=lambda algorithm: algorithm.__name__)
+def test_a_clip_that_is_dropped_is_caught(algorithm, monkeypatch, measured):
+    """Power: in each algorithm's own question the clip is computed and the raw number used; the
+    ledger does not see it.
+    """
+    # Direction and middle of the honest run.
+    runs = Runs(algorithm, 1.0, seed=3)
+    lattices = ClippedScores.lattices
+
+    def widened(self, units):
+        return [
+            dataclasses.replace(grid, low=-(2**59), high=2**59) for grid in lattices(self, units)
+        ]
+
+    monkeypatch.setattr(
+        gradient, "_clipped", lambda g, clip, quantum: (g / quantum).trunc().to(torch.int64)
+    )
+    monkeypatch.setattr(ClippedScores, "lattices", widened)
+    monkeypatch.setattr(ball, "_whole", unclipped)
+    leaked = audited(f"no clip: {algorithm.__name__}", runs, runs=100, threshold=0.0).mu
+    assert leaked > 1.0
+    measured(100, leaked)

@@ -86,7 +86,7 @@ def test_runs_that_failed_or_a_model_that_cannot_be_fitted_say_nothing():
 
     runs = [_run([0.5, 1.0], 0.3), _run([0.1, 0.0], 0.2), _run([0.2, 2.0], 0.6)]
     given = dict.fromkeys(
-        (breaks, leaves, column, lambda m, X: X[:5, 0], lambda m, X: X[:, 0] / 0, lambda m, X: 1.0),
+        (breaks, leaves, column, lambda m, X: X[:5, 0], lambda m, X: X[:, 0] / 0),
         runs,
     )
     for interest, known in {upper_bound: [_run([0.5, 1.0], -math.inf)] * 5, **given}.items():
