@@ -526,10 +526,11 @@ class Curator(Opaque):
             # would be answered again.
             self.bind(name, given or {}, tables=tables, begun=begun, ordered=ordered or parallel)
         question = (name, event, slots, stated, parallel, limit)
-        with self.protected.charging(event):
-            reserved = self._shared.change(
-                f"reserve {name}", question, functools.partial(self._reserved, *question)
-            )
+        # A reservation of which nothing is charged tells nothing of the records.
+        self.protected.compare(event)
+        reserved = self._shared.change(
+            f"reserve {name}", question, functools.partial(self._reserved, *question)
+        )
         return Reservation(self, name, reserved, slots, mechanism, query, begun=begun)
 
     def bind(

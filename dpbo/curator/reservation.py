@@ -32,6 +32,7 @@ from dpbo.release import Release
 
 if TYPE_CHECKING:
     from dpbo.ledger.ledger import Ledger
+    from dpbo.records.protected_records import ProtectedRecords
 
 
 class Owner(Protocol):
@@ -43,6 +44,8 @@ class Owner(Protocol):
     def units(self) -> int | None: ...
     @property
     def rank(self) -> int: ...
+    @property
+    def protected(self) -> ProtectedRecords: ...
     def evaluate(self, query: Query, **details: Any) -> Handle: ...
     def release_all(
         self,
@@ -159,9 +162,9 @@ class Reservation:
         """Charge `count` slots for noise that others draw, such as that of DP-SGD's steps; returns
         the entry's number (`Ledger.charge`).
         """
-        return self.curator.ledger.charge(
-            self.name, self.event.repeated(count), details, self.name, used=used
-        )
+        event = self.event.repeated(count)
+        with self.curator.protected.charging(event):
+            return self.curator.ledger.charge(self.name, event, details, self.name, used=used)
 
     def release(self, query: Query, **details: Any) -> dict[str, Any]:
         """The ledger's row of the next slot, which is charged, drawn and stored now unless an

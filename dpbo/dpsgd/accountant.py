@@ -278,7 +278,8 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         self._counting = True
         if self._curator is not None:
             for run, event, count in unpaid:
-                self._curator.ledger.charge(self._name, event.repeated(count), _details(run))
+                with self._curator.protected.charging(event):
+                    self._curator.ledger.charge(self._name, event.repeated(count), _details(run))
         # Where the checkpoint holds further steps of this run, those that were paid for ahead are
         # among them.
         if self._id in runs and runs[self._id] != self._runs[self._id]:

@@ -122,6 +122,8 @@ class ProtectedRecords(Opaque):
         self._ledger = ledger
         self._repetition_allowed = repetition_allowed
         self._remembered = False
+        # whether the operator was warned of other ledgers
+        self._told = False
         self._own_noted = False
         # What this process compares, and `charged_tables`: of each role's records.
         self._tables: list[list[RowSet]] = []
@@ -140,6 +142,7 @@ class ProtectedRecords(Opaque):
         """
         self._note(role, records)
         self._remembered = False
+        self._told = False
 
     def require_apart(self, name: str, records: Any, why: str) -> None:
         """Raises InputError where some of these are the curator's own records, as
@@ -197,30 +200,37 @@ class ProtectedRecords(Opaque):
         self._note_own()
         return self._others_protect()
 
+    def compare(self, event: Event) -> None:
+        """Before an event is reserved or charged: warns, once, where a scaler seems to have been
+        fitted to the records, and where another ledger of this process was charged for some of
+        them, or one that ended for the same table.
+
+        Raises:
+            UsageError: this ledger outlives the process, and is a second one over that table.
+        """
+        if self._remembered or event.free or self._ledger.void:
+            return
+        self.warn_if_scaled()
+        self._note_own()
+        if not (self._repetition_allowed or self._told):
+            self._tell_of_others()
+
     @contextlib.contextmanager
     def charging(
         self, event: Event, is_charged: Callable[[], bool] = lambda: False
     ) -> Iterator[None]:
-        """Within it an event is charged. After the ledger's first one, this process and the user's
-        folder know the records as protected. Not of a void ledger, nor for what is free: neither
-        guarantees.
+        """Within it an event is charged, after `compare`. After the ledger's first one, this
+        process and the user's folder know the records as protected. Not of a void ledger, nor for
+        what is free: neither guarantees.
 
         Args:
             is_charged: whether it was charged, although what is within raised.
-
-        Warns where a scaler seems to have been fitted to the records, and where another ledger of
-        this process protects some of the records, or one that ended
-        protected the same table. Raises UsageError where this ledger outlives the process, and is a
-        second one over that table.
         """
         ledger = self._ledger
         if self._remembered or event.free or ledger.void:
             yield
             return
-        self.warn_if_scaled()
-        self._note_own()
-        if not self._repetition_allowed:
-            self._tell_of_others()
+        self.compare(event)
         done = False
         try:
             yield
@@ -248,6 +258,7 @@ class ProtectedRecords(Opaque):
             warn(text, RepeatedRecordsWarning)
         elif elsewhere:
             warn(elsewhere, RepeatedRecordsWarning)
+        self._told = bool(repeated or elsewhere)
 
     def _charged(self) -> charged_tables.Charged:
         ledger = self._ledger

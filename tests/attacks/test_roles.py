@@ -281,8 +281,13 @@ def test_an_engine_knows_the_records_of_other_budgets():
 
 
 def test_an_engines_records_are_those_of_its_ledger(on_disk):
-    engine(*people(61), **on_disk)
-    assert holds_protected(tuple(part[:1].numpy() for part in people(61)))
+    net, optimizer, loader = engine(*people(61), **on_disk)
+    one = tuple(part[:1].numpy() for part in people(61))
+    assert not holds_protected(one), "of a reservation alone nothing was released"
+    X, Y = next(iter(loader))
+    nn.functional.cross_entropy(net(X), Y.long()).backward()
+    optimizer.step()
+    assert holds_protected(one)
     with pytest.raises(ReservationChanged, match="began with other"):
         engine(*people(62), **on_disk)
 

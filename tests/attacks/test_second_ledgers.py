@@ -10,10 +10,12 @@ import sys
 import warnings
 
 import pytest
+import torch
 
 import dpbo
-from dpbo.records.protected_records import protected_tables
+from dpbo.records.protected_records import RepeatedRecordsWarning, protected_tables
 from tests.attacks.marks import attack, slip
+from tests.setups import owner
 
 pytestmark = attack("A22")
 
@@ -207,3 +209,22 @@ def test_only_the_owner_reads_which_tables_were_charged(run):
     folder = pathlib.Path(os.environ["DPBO_STATE"])
     assert folder.stat().st_mode & 0o777 == 0o700
     assert (folder / "tables.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_reservation_of_which_nothing_was_charged_counts_nothing(recwarn):
+    """A score with a typo was refused uncharged; run again, it was told of another ledger."""
+    records = torch.randn(50, 2, generator=torch.Generator().manual_seed(1))
+
+    def cell(score):
+        curator = owner(records)
+        objective = dpbo.PrivateObjective(
+            curator, score, score_range=(0.0, 1.0), evaluations=3, progress=False
+        )
+        return objective(torch.full((1, 1), 0.5, dtype=torch.float64))
+
+    with pytest.raises(dpbo.PrivacyError, match="undefined"):
+        cell(lambda x, rows: rows.undefined())
+    cell(lambda x, rows: rows[:, 0])
+    assert not [each for each in recwarn if each.category is RepeatedRecordsWarning]
+    cell(lambda x, rows: rows[:, 0])
+    assert [each for each in recwarn if each.category is RepeatedRecordsWarning]

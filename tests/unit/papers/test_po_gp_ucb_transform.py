@@ -224,6 +224,17 @@ def test_diagonal_dominance_is_definition_3():
         bounds.is_diagonally_dominant(torch.ones(2, 3, dtype=DOUBLE))
 
 
+def test_the_branch_alone_breaks_the_theorem():
+    """One singular value at omega: N(0, 1) below it, N(0, 2) above; delta at epsilon = 1 is the
+    probability by which the second exceeds e times the first.
+    """
+    x = torch.linspace(-12, 12, 200_001, dtype=DOUBLE)
+    one = (-x.square() / 2).exp() / math.sqrt(2 * math.pi)
+    two = (-x.square() / 4).exp() / math.sqrt(4 * math.pi)
+    delta = float(torch.trapezoid((two - math.e * one).clamp_min(0), x))
+    assert 0.04 < delta < 0.05
+
+
 @pytest.mark.parametrize("omega", [0.5, 1.5, 4.0])
 @pytest.mark.parametrize("nu", [0.01, 0.3])
 def test_remark_2_bounds_how_far_a_covariance_moves(nu, omega):
