@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import make_classification
+from sklearn.exceptions import FitFailedWarning
 from sklearn.linear_model import Ridge
 from sklearn.metrics import f1_score, make_scorer
+from sklearn.model_selection import cross_val_score
 from sklearn.tree import DecisionTreeClassifier
 
 from dpbo import DPGIBO, DPSearch, Privacy, PrivateObjective
@@ -47,6 +49,13 @@ def test_a_second_budget_in_memory_over_the_same_records_is_refused():
     allowed = search(allow_repeated=True).fit(*train, X, y)
     assert "repeated-records" in str(allowed.statement())
     search().fit(*train, *table(3))
+
+
+@pytest.mark.attack("A22")
+def test_a_second_budget_over_the_same_records_is_refused_in_cross_validation():
+    with pytest.warns(FitFailedWarning, match="allow_repeated=True"):
+        scores = cross_val_score(search(test_size=0.5), *table(4, 600), cv=3)
+    assert np.isnan(scores).sum() == 2
 
 
 def test_coarse_records_of_other_people_are_no_repetition():

@@ -214,6 +214,16 @@ def test_records_of_both_roles_are_refused_before_there_is_a_ledger(once, on_dis
         tuned(once, TensorDataset(X, Y), one)
 
 
+def test_a_tuning_is_resumed_with_its_own_training_records_alone(once, on_disk, tmp_path):
+    (X, Y), held = people(40), people(41, 100)
+    where = {**on_disk, "folder": tmp_path / "models"}
+    first = tuned(once, TensorDataset(X, Y), held, **where)
+    with pytest.raises(ReservationChanged, match="began with other training records"):
+        tuned(once, TensorDataset(*people(42)), held, **where)
+    again = tuned(once, Lines(X.flip(0), Y.flip(0)), held, **where)
+    assert torch.equal(again.model.weight, first.model.weight)
+
+
 def loaded(X, Y):
     return Source(lambda: TensorDataset(X, Y))
 

@@ -182,6 +182,30 @@ def test_what_runs_and_their_children_write_past_python_is_not_heard(capfd):
     assert err == "after\n"
 
 
+@attack("A21")
+def test_selections_of_two_threads_take_turns():
+    """Else the first to end would let the other's runs be heard."""
+    inside, other = threading.Event(), threading.Event()
+    overlapped = []
+
+    def first(parameters):
+        inside.set()
+        overlapped.append(other.wait(0.05))
+        return parameters["lr"]
+
+    def second(parameters):
+        other.set()
+        return parameters["lr"]
+
+    one = threading.Thread(target=select, args=(made(seed=5), first))
+    one.start()
+    assert inside.wait(60)
+    select(made(seed=6), second)
+    one.join()
+    assert other.is_set()
+    assert not any(overlapped)
+
+
 @attack("A17", "A21")
 def test_global_generators_do_not_tell_how_many_runs_there_were():
     drawn, states = [], []
