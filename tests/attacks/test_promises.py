@@ -50,11 +50,11 @@ def test_studies_of_any_kind_on_one_data_set_share_one_budget(on_disk):
 
 @attack("A18")
 def test_the_column_space_tells_neighbours_of_the_shipped_release_apart_by_chance(measured):
-    """60 pairs of tables: always for the published transform, within 5 standard deviations of a
+    """40 pairs of tables: always for the published transform, within 5 standard deviations of a
     coin at epsilon = 0.01 for the shipped.
     """
     X = grid(12)
-    trials = 60
+    trials = 40
     right = {"published": 0, "shipped": 0}
     for trial in range(trials):
         neighbour = X.clone()

@@ -123,15 +123,15 @@ class TestThresholdedExponential:
                     worst = max(worst, float(outcomes(levels, 1.0, risk)[good:-1].sum()))
             assert 0.95 * risk <= worst <= risk * (1 + 1e-9), (count, risk)
         for epsilon, levels, bad in ((0.01, [0], [0]), (0.01, [0] * 4, [0, 1, 2, 3])):
-            seen = self.drawn(epsilon, levels, 20_000, seed=3)
+            seen = self.drawn(epsilon, levels, 8_000, seed=3)
             expected = outcomes(levels, float(self.law(epsilon).rate))[:-1].sum()
-            assert binomtest(int(seen[bad].sum()), 20_000, expected).pvalue > LEVEL
+            assert binomtest(int(seen[bad].sum()), 8_000, expected).pvalue > LEVEL
         rate = float(self.law(0.01).rate)
         # the other three at 0, and s^2 = 3/2
         own = math.sqrt(1.5) - 0.75 * total_weight(4, 0.1)
         best = round(math.log(own * 4 / total_weight(4, 0.1)) / rate)
-        seen = self.drawn(0.01, [best, 0, 0, 0], 20_000, seed=4)
-        assert binomtest(int(seen[1:-1].sum()), 20_000, 0.1).pvalue > LEVEL
+        seen = self.drawn(0.01, [best, 0, 0, 0], 8_000, seed=4)
+        assert binomtest(int(seen[1:-1].sum()), 8_000, 0.1).pvalue > LEVEL
 
     def test_where_64_bits_do_not_decide_more_of_them_do(self):
         """A word next to the chance itself, and the ends of what words can say."""
