@@ -41,7 +41,8 @@ def in_order(records):
 
 def test_rows_that_differ_in_a_cell_have_other_digests():
     assert len({*digests_of(TEXTS)}) == len(TEXTS)
-    pairs = pd.DataFrame([[one, other] for one in TEXTS for other in TEXTS])
+    # Objects: where pyarrow is installed, a column of text holds no half of a pair of code units.
+    pairs = pd.DataFrame([[one, other] for one in TEXTS for other in TEXTS], dtype=object)
     assert len({*digests_of(pairs)}) == len(TEXTS) ** 2
     codes = np.array(np.meshgrid(*[[0, 1, 2, 3]] * 8)).reshape(8, -1).T
     assert len({*digests_of(codes)}) == 4**8

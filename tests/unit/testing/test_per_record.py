@@ -303,7 +303,7 @@ def test_a_wide_table_is_tried_in_few_calls():
         return table.to_numpy().mean(1)
 
     counts = []
-    for width in (32, 256):
+    for width in (64, 512):
         calls = list[int]()
         check_per_record(refuses_missing, None, wide_table(width), trials=2)
         counts.append(len(calls))
