@@ -84,7 +84,6 @@ notebooks: $(STAMP)
 	$(BIN)/python -m tools.notebooks $(SOME)
 
 pictures: $(STAMP)
-	$(BIN)/python -m dpbo plan --units 5000 --epsilons 1 --plot docs/pictures/plan.png
 	$(BIN)/python -m tools.pictures
 
 # The source distribution, the wheel that is built from it, and what the package index would say of both.

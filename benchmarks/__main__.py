@@ -2,23 +2,20 @@
 otherwise, in one table and under five minutes.
 
 Each row is the median of paired ratios of runs in turn, one thread. "Wanted" is the largest ratio
-that the project allows itself, or a time where there is no peer. `--write FILE` puts the table
-between the two marks of a page, such as docs/measured.md.
+that the project allows itself, or a time where there is no peer. docs/measured.md
+shows the rows of benchmarks/results/speed.json.
 
-    python -m benchmarks [--smoke] [--json FILE] [--write docs/measured.md] [--only TEXT]
+    python -m benchmarks [--smoke] [--json FILE] [--only TEXT]
 """
 
-import datetime
 import itertools
 import os
-import pathlib
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,17 +26,16 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks import composition, finite_gp, gibo_step
+from benchmarks import finite_gp, gibo_step
 from benchmarks.harness import interleaved, named, options, ratio, record, table, with_bar
 from benchmarks.overhead import curator_of
 from benchmarks.sums import compared
 from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivateObjective, Space
-from dpbo.accounting import Planned, compose
-from dpbo.accounting import composition as ours
+from dpbo.accounting import Planned, compose, composition
 from dpbo.acquisition import suggest
 from dpbo.dpsgd import LedgerAccountant
 from dpbo.dpsgd._opacus import load_opacus
-from dpbo.events import PoissonGaussianEvent
+from dpbo.events import Event, ExponentialEvent, GaussianEvent, LaplaceEvent, PoissonGaussianEvent
 from dpbo.gibo import GIBOSettings, GradientPosterior, replicate, suggest_gradient_points
 from dpbo.mechanisms import ExponentialMechanism
 from dpbo.mechanisms.gaussian import NORMAL
@@ -49,7 +45,6 @@ from dpbo.privacy import Sensitivity
 from dpbo.queries import ClippedMean
 
 HEADER = ("work", "peer", "ms", "ms of the peer", "ratio", "wanted")
-MARKS = ("<!-- speed: begin -->", "<!-- speed: end -->")
 Work = Callable[[], Any]
 PLAN = """
 import time
@@ -183,15 +178,48 @@ def draws(smoke: bool) -> list[list[Any]]:
     ]
 
 
+def plan_of(kinds: int, releases: int) -> list[Event]:
+    """So many releases of three mechanisms at so many distinct parameters."""
+    rng = np.random.default_rng(0)
+    mechanisms = (GaussianEvent, LaplaceEvent, ExponentialEvent)
+    return [
+        mechanisms[i % 3](float(1 / rng.uniform(0.01, 0.05)), releases // kinds)
+        for i in range(kinds)
+    ]
+
+
+def by_dp_accounting(events: Sequence[Event]) -> float:
+    """dp_accounting's epsilon; it composes every exponential choice as randomised response."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    grid = 1e-4
+    total = None
+    for event in events:
+        noise = event.noise_multiplier
+        match event:
+            case GaussianEvent():
+                part = pld.from_gaussian_mechanism(noise, value_discretization_interval=grid)
+            case LaplaceEvent():
+                part = pld.from_laplace_mechanism(noise, value_discretization_interval=grid)
+            case _:
+                part = pld.from_randomized_response(
+                    2 / (1 + np.exp(2 / noise)), 2, value_discretization_interval=grid
+                )
+        part = part.self_compose(event.count)
+        total = part if total is None else total.compose(part)
+    assert total is not None
+    return float(total.get_epsilon_for_delta(1e-5))
+
+
 def accounting(smoke: bool) -> list[list[Any]]:
     """Composition, sampled steps, plans."""
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    events = composition.plan(20, 100 if smoke else 1000, 0)
+    events = plan_of(20, 100 if smoke else 1000)
     sampled = PoissonGaussianEvent(1.0, 1000, rate=0.01, relation="add-or-remove-one")
 
     def fresh_bound(*what: Any) -> Any:
-        ours._composed.cache_clear()
+        composition._composed.cache_clear()
         return compose([*what], delta=1e-5)
 
     def peer() -> Any:
@@ -205,7 +233,7 @@ def accounting(smoke: bool) -> list[list[Any]]:
             "compose 20 kinds of release",
             "dp_accounting",
             lambda: fresh_bound(*events),
-            lambda: composition.by_peer(events),
+            lambda: by_dp_accounting(events),
             "0.1",
             2,
         ),
@@ -460,17 +488,8 @@ PARTS: tuple[Callable[[bool], list[list[Any]]], ...] = (
 )
 
 
-def written(page: pathlib.Path, text: str, marks: tuple[str, str] = MARKS) -> None:
-    """Replace what stands between the page's marks."""
-    begin, end = marks
-    old = page.read_text()
-    page.write_text(
-        re.sub(f"{begin}.*{end}", lambda _: f"{begin}\n{text}\n{end}", old, flags=re.DOTALL)
-    )
-
-
 def main(arguments: list[str] | None = None) -> None:
-    chosen = options(__doc__, arguments, only="", write="")
+    chosen = options(__doc__, arguments, only="")
     torch.set_num_threads(1)
     # Of scikit-learn and numpy, too.
     threadpool_limits(1)
@@ -478,12 +497,6 @@ def main(arguments: list[str] | None = None) -> None:
     for part in with_bar([part for part in PARTS if chosen.only in part.__name__]):
         rows += part(chosen.smoke)
     print(table(HEADER, rows))
-    if chosen.write:
-        day = datetime.datetime.now(datetime.UTC).date().isoformat()
-        written(
-            pathlib.Path(chosen.write),
-            f"`python -m benchmarks`, {day}, one thread:\n\n{table(HEADER, rows)}",
-        )
     record("speed", {"rows": named(HEADER, rows)}, chosen)
 
 

@@ -90,6 +90,7 @@ def main(arguments: list[str] | None = None) -> None:
         sizes = [(40, 16, 2)]
     # Of Opacus' generators and hooks.
     warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
     rows = [compared(*size, chosen.device) for size in sizes]
     print(table(HEADER, rows))
     record("dpsgd_step", {"device": chosen.device, "steps": named(HEADER, rows)}, chosen)

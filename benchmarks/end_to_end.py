@@ -9,14 +9,11 @@ memory includes 360 MiB of imports; other memory is what comes on top of the rec
 a report of 100,000 values, whose ledger takes minutes to make.
 Searches take most of the time; `--only statements` leaves them out.
 
-    python -m benchmarks.end_to_end [--smoke] [--large] [--json FILE] [--write docs/measured.md]
-                                    [--only TEXT]
+    python -m benchmarks.end_to_end [--smoke] [--large] [--json FILE] [--only TEXT]
 """
 
 import dataclasses
-import datetime
 import json
-import pathlib
 import statistics
 import tempfile
 import time
@@ -40,8 +37,7 @@ from sklearn.svm import SVC
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch.utils.data import TensorDataset
 
-from benchmarks import dpsgd_step
-from benchmarks.__main__ import fresh, written
+from benchmarks.__main__ import fresh
 from benchmarks.harness import interleaved, named, options, ratio, record, table, with_bar
 from benchmarks.main_job import few
 from benchmarks.overhead import curator_of, peak_memory
@@ -59,7 +55,6 @@ from dpbo.search.public_scores import public_candidates
 from examples import tuning_dpsgd
 
 HEADER = ("work", "peer", "s", "s of the peer", "ratio", "MiB", "wanted", "reached")
-MARKS = ("<!-- whole runs: begin -->", "<!-- whole runs: end -->")
 REPORT = """
 import re, time
 from dpbo.__main__ import main
@@ -253,21 +248,9 @@ def searches(smoke: bool) -> list[list[Any]]:
 
 
 def training(smoke: bool) -> list[list[Any]]:
-    """Steps of DP-SGD, and what `tune` adds to its runs."""
+    """What `tune` adds to its runs; `benchmarks.dpsgd_step` has a step."""
     # Of Opacus' generators and hooks.
     warnings.simplefilter("ignore")
-    rows = []
-    for size in [(40, 16, 2)] if smoke else [(100, 64, 30), (1000, 256, 10), (5000, 32, 6)]:
-        parameters, count, theirs, mine, _ = dpsgd_step.compared(*size, "cpu")
-        rows.append(
-            line(
-                f"a step of DP-SGD, {parameters:,} parameters, {count} records",
-                [mine / 1e3],
-                peer="Opacus",
-                theirs=[theirs / 1e3],
-                wanted={"ratio": 1.3},
-            )
-        )
     runs, epochs = (2, 1) if smoke else (10, 5)
     records, validation, _ = tuning_dpsgd.parts()
     training = TensorDataset(*records)
@@ -301,7 +284,7 @@ def training(smoke: bool) -> list[list[Any]]:
             tuning_dpsgd.fit(tuning_dpsgd.DEFAULTS, Session(training, plans[0].config))
 
     mine, theirs = processor_times(tuned, run_alone, repetitions=max(1, len(plans) - 1))
-    rows.append(
+    return [
         line(
             f"tune, {runs} runs of {terms.epochs * terms.batches} steps",
             mine,
@@ -309,8 +292,7 @@ def training(smoke: bool) -> list[list[Any]]:
             theirs=theirs,
             wanted={"ratio": 1, "more": 1},
         )
-    )
-    return rows
+    ]
 
 
 def reports(smoke: bool) -> list[list[Any]]:
@@ -510,7 +492,7 @@ def one_thread() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    chosen = options(__doc__, arguments, only="", write="", large=False)
+    chosen = options(__doc__, arguments, only="", large=False)
     one_thread()
     rows = []
     parts = [*PARTS, large_report] if chosen.large else PARTS
@@ -521,10 +503,6 @@ def main(arguments: list[str] | None = None) -> None:
         else:
             rows += json.loads(fresh(PART.format(part=part.__name__)))
     print(table(HEADER, rows))
-    if chosen.write:
-        day = datetime.datetime.now(datetime.UTC).date().isoformat()
-        text = f"`python -m benchmarks.end_to_end`, {day}, one thread:\n\n{table(HEADER, rows)}"
-        written(pathlib.Path(chosen.write), text, MARKS)
     record("end_to_end", {"rows": named(HEADER, rows)}, chosen)
 
 

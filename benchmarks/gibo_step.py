@@ -4,8 +4,8 @@ gradient.
 Flops of an iteration at d = 33, b = 34, N = 400: 16 M for each of some dozens of values and
 gradients of the acquisition, 2 n N d = 143 M for n = 5,000 users' gradients (one product, never a
 solve a user). The acquisition value reached is set against 1,000 Adam steps on the same
-acquisition, as the authors' code takes them. At n = 10^6 users and 256 points the whole query is
-set against the bare product L @ W.
+acquisition, as the authors' code takes them. `benchmarks.end_to_end` sets a million users' clipped
+gradients against the losses and one product with the weights.
 
     python -m benchmarks.gibo_step [--smoke] [--json FILE]
 """
@@ -16,15 +16,27 @@ import time
 from typing import Any
 
 import torch
+from botorch.acquisition import LogExpectedImprovement
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.optim import optimize_acqf
 from gpytorch.kernels import RBFKernel
+from gpytorch.mlls import ExactMarginalLogLikelihood
 
-from benchmarks.harness import interleaved, options, ratio, record, table
-from benchmarks.overhead import peak_memory
+from benchmarks.harness import interleaved, named, options, ratio, record, table
 from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit
-from dpbo.gibo import ClippedGradient, GradientPosterior, suggest_gradient_points
+from dpbo.gibo import GradientPosterior, suggest_gradient_points
 from dpbo.gibo.gradient_points import GradientTrace
 
 JITTER = 5e-6
+HEADER = (
+    "one iteration, one core",
+    "trace by Adam",
+    "ms",
+    "trace / Adam's",
+    "ms, careful",
+    "trace / Adam's, careful",
+)
 
 
 def walked(
@@ -112,6 +124,33 @@ def steps(smoke: bool, seed: int) -> list[list[Any]]:
     return rows
 
 
+def beside_botorch(smoke: bool, seed: int) -> dict[str, float]:
+    """An iteration of DP-GIBO, d + 1 points and all users' gradients, beside one proposal of an
+    open search by BoTorch: a model fitted to as many values, and LogEI's best point.
+    """
+    d, N, n = (4, 20, 100) if smoke else (33, 400, 5000)
+    posterior, theta = walked(d, d + 1, N, seed)
+    losses = torch.rand(n, N + d + 1, dtype=torch.float64)
+    X = torch.rand(N, d, dtype=torch.float64)
+    Y = -(X - 0.5).square().sum(1, keepdim=True)
+    bounds = torch.tensor([[0.0] * d, [1.0] * d], dtype=torch.float64)
+
+    def proposal() -> None:
+        model = SingleTaskGP(X, Y)
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+        improvement = LogExpectedImprovement(model, best_f=Y.max())
+        optimize_acqf(improvement, bounds, q=1, num_restarts=10, raw_samples=512)
+
+    ours, theirs = interleaved(
+        lambda: iteration(posterior, theta, losses, d + 1), proposal, repetitions=1 if smoke else 5
+    )
+    return {
+        "ms": 1e3 * statistics.median(ours),
+        "ms of BoTorch": 1e3 * statistics.median(theirs),
+        "ratio": ratio(ours, theirs),
+    }
+
+
 def whole_iteration() -> float:
     """Milliseconds of a whole iteration of DPGIBO without history, with query, ledger, noise and
     step: d = 33.
@@ -136,63 +175,22 @@ def whole_iteration() -> float:
     return 1e3 * (time.perf_counter() - start) / 40
 
 
-def million(smoke: bool) -> tuple[float, float, float, float]:
-    """(query, product, ratio, extra MiB) at n = 10^6 users, 256 points, d = 33: the curator's
-    evaluation against L @ W.
-    """
-    n, N, d = (20_000, 16, 5) if smoke else (1_000_000, 256, 33)
-    columns = torch.rand(N, n, dtype=torch.float64)
-    W = torch.randn(d, N, dtype=torch.float64) / N**0.5
-    curator = Curator(
-        tuple(columns),
-        unit=PrivacyUnit("user"),
-        adjacency=Adjacency.REPLACE_ONE,
-        budget=Budget.gdp(1.0),
-    )
-    X = torch.arange(N, dtype=torch.float64).unsqueeze(1)
-    query = ClippedGradient(lambda x, r: r[int(x[0])], X, weights=W, clip=1.0)
-    extra = peak_memory(lambda: curator.evaluate(query))
-    L = columns.T.contiguous()
-    whole, product = interleaved(
-        lambda: curator.evaluate(query), lambda: L @ W.T, repetitions=2 if smoke else 7
-    )
-    return statistics.median(whole), statistics.median(product), ratio(whole, product), extra
-
-
 def main(arguments: list[str] | None = None) -> None:
     chosen = options(__doc__, arguments)
     torch.manual_seed(chosen.seed)
-    cores = torch.get_num_threads()
     torch.set_num_threads(1)
     rows = steps(chosen.smoke, chosen.seed)
     whole = whole_iteration()
-    header = [
-        "one iteration, one core",
-        "trace by Adam",
-        "ms",
-        "trace / Adam's",
-        "ms, careful",
-        "trace / Adam's, careful",
-    ]
-    print(table(header, rows))
+    print(table(HEADER, rows))
     print(
-        f"\na whole iteration of DPGIBO without history, d = 33, ledger in memory: {whole:.1f} ms\n"
+        f"\na whole iteration of DPGIBO without history, d = 33, ledger in memory: {whole:.1f} ms"
     )
-    torch.set_num_threads(max(cores, 1 if chosen.smoke else 2))
-    query, product, times, extra = million(chosen.smoke)
-    print(
-        table(
-            ["n = 10^6, 256 points, d = 33, 2 cores", "seconds", "times L @ W", "extra MiB"],
-            [["clipped gradient query", query, times, extra], ["L @ W alone", product, 1.0, 0.0]],
-        )
-    )
+    peer = beside_botorch(chosen.smoke, chosen.seed)
+    print(f"\nbeside one proposal by BoTorch: {peer}")
     figures = {
-        "steps": {row[0]: row[1:] for row in rows},
-        "whole_iteration_ms": whole,
-        "query_s": query,
-        "product_s": product,
-        "ratio": times,
-        "extra_mib": extra,
+        "steps": named(HEADER, rows),
+        "whole iteration, ms": whole,
+        "beside a proposal by BoTorch": peer,
     }
     record("gibo_step", figures, chosen)
 

@@ -96,6 +96,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def table_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A Markdown table of rows with the same names."""
+    return table(list(rows[0]), [list(row.values()) for row in rows])
+
+
 def named(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
     """The rows of a table as dicts."""
     return [dict(zip(header, row, strict=True)) for row in rows]
@@ -103,9 +108,8 @@ def named(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[dict[str
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     """Mean and its standard error, which is NaN of one value."""
-    return statistics.fmean(values), (
-        statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else math.nan
-    )
+    error = float(np.std(values, ddof=1)) / len(values) ** 0.5 if len(values) > 1 else math.nan
+    return statistics.fmean(values), error
 
 
 class Difference(NamedTuple):

@@ -18,8 +18,7 @@ import numpy as np
 from sklearn.model_selection import cross_val_predict
 
 from benchmarks.harness import mean_and_error, options, record, table, with_bar
-from benchmarks.small_data import chosen_of
-from dpbo import Budget, Privacy
+from dpbo import Budget, DPSearch, Privacy
 from dpbo.demo import CANDIDATES, Census, compare, search, split
 from dpbo.search import Choice
 
@@ -35,6 +34,15 @@ def few(census: Census) -> Census:
     """60 records of each part, to see that the benchmark runs."""
     train, protected, test = ((features[:60], labels[:60]) for features, labels in census[:3])
     return Census(train, protected, test, census.categorical)
+
+
+def chosen_of(search: DPSearch) -> str:
+    """Which of the favoured candidates the default strategy recommends, if any."""
+    columns = search.results_
+    favoured = {"default": 0, "free": int(np.argmax(columns["cv_score"]))}
+    if "weighted_cv_score" in columns:
+        favoured["weighted_cv"] = int(np.argmax(columns["weighted_cv_score"]))
+    return next((name for name, row in favoured.items() if row == search.best_index_), "other")
 
 
 def one_seed(census: Census, candidates: int, seed: int) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 """Steps of k-means and of EM beside scikit-learn's: seconds to sum the records' exact whole
-numbers, without noise or ledger.
+numbers, without noise or ledger. `python -m benchmarks` shows the rows.
 
 k-means, up to 7 steps of K = 8, as many as scikit-learn takes, with the curator's view made anew
 for each fit: 4 n K d flops a step. The first step reads the records, 8 n d bytes, and keeps their
@@ -16,9 +16,8 @@ import warnings
 import torch
 from sklearn.cluster import KMeans
 from sklearn.mixture import GaussianMixture
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from benchmarks.harness import interleaved, options, ratio, record, table
+from benchmarks.harness import interleaved, ratio
 from dpbo.papers.em.gaussians import Gaussians
 from dpbo.papers.em.mixture_moments import MixtureMoments
 from dpbo.papers.em.point_sums import ClusterSums
@@ -88,22 +87,6 @@ def compared(smoke: bool, seed: int) -> list[tuple[str, float, float, float]]:
     return rows
 
 
-def main(arguments: list[str] | None = None) -> None:
-    chosen = options(__doc__, arguments, threads=1)
-    torch.set_num_threads(chosen.threads)
-    threadpool_limits(chosen.threads)
-    rows = compared(chosen.smoke, chosen.seed)
-    print(table(("what", "seconds", "scikit-learn's", "ratio"), rows))
-    record(
-        "sums",
-        {
-            name: {"seconds": own, "scikit-learn": other, "ratio": quotient}
-            for name, own, other, quotient in rows
-        },
-        chosen,
-    )
-
-
 def _clusters(
     n: int, d: int, count: int, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -121,7 +104,3 @@ def _steps(query: ClusterSums, X: torch.Tensor, count: int) -> None:
     view = PrivateView.of(X, PrivacyUnit("record"), units_are_public=True)
     for _ in range(count):
         query._evaluate(view, None)
-
-
-if __name__ == "__main__":
-    main()

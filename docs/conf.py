@@ -1,5 +1,5 @@
-"""Sphinx builds the pages beside this file, the notebooks, and the reference from the docstrings:
-`make docs`.
+"""Sphinx builds the pages beside this file, their figures from benchmarks/results, the notebooks,
+and the reference from the docstrings: `make docs`.
 """
 
 import functools
@@ -8,8 +8,11 @@ import inspect
 import pathlib
 import re
 import shutil
+import sys
 from typing import Any
 
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+from benchmarks.figures import rendered
 from dpbo._version import __version__
 from dpbo.statement import form
 
@@ -122,7 +125,6 @@ PARTS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
             "dpbo.papers.kusner",
             "dpbo.papers.kusner.bounds",
             "dpbo.papers.po_gp_ucb",
-            "dpbo.papers.po_gp_ucb.http",
             "dpbo.papers.po_gp_ucb.bounds",
             "dpbo.papers.em",
         ),
@@ -145,7 +147,7 @@ PARTS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 INTERNAL = {
     "Curator": ("bind", "deliver", "hidden_draws", "item", "mark_probed"),
     "Handle": ("fingerprint_parts", "item"),
-    "Ledger": ("alone", "charged", "verified"),
+    "Ledger": ("alone", "charged"),
     "LedgerAccountant": ("get_optimizer_hook_fn", "protect"),
     "Planned": ("least_beside", "may_hold", "read", "require_kept"),
     "Query": ("fingerprint_parts", "try_on"),
@@ -303,6 +305,12 @@ def _notebooks_linked(app: Any, name: str, content: list[str]) -> None:  # noqa:
     content[0] = content[0].replace("../notebooks/", "tutorials/")
 
 
+def _rendered(app: Any, name: str, content: list[str]) -> None:
+    """The pages' figures come from the stored rows."""
+    if pathlib.Path(app.env.doc2path(name)).suffix == ".md":
+        content[0] = rendered(content[0])
+
+
 def setup(app: Any) -> None:
     """Write what is made from the code before pages are read."""
     folder = pathlib.Path(app.srcdir)
@@ -314,3 +322,4 @@ def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", _plain, priority=400)  # before napoleon
     app.connect("include-read", _linked)
     app.connect("source-read", _notebooks_linked)
+    app.connect("source-read", _rendered)

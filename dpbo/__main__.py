@@ -1,6 +1,7 @@
 """The command line of dpbo: `dpbo`, or `python -m dpbo`."""
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from dpbo._version import __version__
 from dpbo.errors import (
     BudgetExceeded,
-    CuratorUnavailable,
     InputError,
     LedgerCorrupt,
     LedgerMismatch,
@@ -21,14 +21,13 @@ from dpbo.errors import (
     PrivacyError,
     UsageError,
 )
-from dpbo.papers.po_gp_ucb.http.commands import curate_options, model_options
 from dpbo.validation import printable
 
 if TYPE_CHECKING:
-    from dpbo.curator.statements import BudgetUse
     from dpbo.ledger.entries import Record
     from dpbo.ledger.facts import Facts
     from dpbo.ledger.ledger import Ledger
+    from dpbo.space import Space
 
 EXIT_STATUS: dict[type[PrivacyError], int] = {
     PrivacyError: 1,
@@ -39,18 +38,19 @@ EXIT_STATUS: dict[type[PrivacyError], int] = {
     LedgerCorrupt: 5,
     LedgerRolledBack: 6,
     LedgerUnavailable: 7,
-    CuratorUnavailable: 7,
     LedgerMismatch: 8,
 }
 """The exit status of each error; a class that is not listed has that of its nearest base."""
+_END_UNKNOWN = 9
+"""That of `ledger verify` where nothing tells whether records were cut off the ledger's end."""
 
 # Numbers of a release, or of its point, that `ledger show` prints.
 _LISTED = 8
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Exit status: 0 done, 1 a closed output pipe, 2 wrong arguments, else that of
-    the error, which is printed.
+    """Run a command. Exit status: 0 done, 1 a closed output pipe, 2 wrong arguments, 9 a ledger
+    whose end `verify` cannot tell, else that of the error, which is printed.
     """
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -86,7 +86,7 @@ def _in_typed_words(error: InputError, options: argparse.Namespace) -> str:
     """The error with the flag, or the place, in which its value was typed, in place of the
     parameter's name in Python.
     """
-    name = error.parameter.replace("-", "_")
+    name = error.parameter
     typed = options.typed.get(
         name, f"--{name.replace('_', '-')}" if name in vars(options) else None
     )
@@ -137,61 +137,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--json", metavar="FILE", help="write the result and the statement to this file"
     )
-    commands = parser.add_subparsers(metavar="{plan,ledger,report,curate,model}")
-    plan = commands.add_parser(
-        "plan", help="show the noise of an evaluation for numbers of units and budgets"
-    )
-    named = {
-        "epsilon": "--epsilons",
-        "delta": "--at-delta",
-        "evaluations": "--points",
-        "score_range": "--range",
-        "file": "--plot",
-    }
-    plan.set_defaults(run=_plan, typed=named)
-    plan.add_argument(
-        "--units",
-        type=int,
-        nargs="+",
-        default=[500, 1000, 2000, 5000, 10000, 20000, 50000],
-        help="numbers of units",
-    )
-    plan.add_argument(
-        "--epsilons",
-        type=float,
-        nargs="+",
-        default=[0.5, 1.0, 2.0, 3.0, 5.0, 8.0],
-        help="epsilons of the budgets",
-    )
-    plan.add_argument(
-        "--at-delta", type=float, default=1e-6, help="delta of the budgets (default 1e-6)"
-    )
-    plan.add_argument("--points", type=int, default=30, help="number of evaluations (default 30)")
-    plan.add_argument(
-        "--share", type=float, default=0.9, help="share of the budget that they take (default 0.9)"
-    )
-    plan.add_argument(
-        "--dimension",
-        type=int,
-        help="number of hyper-parameters; adds the recommended strategy for each size and budget",
-    )
-    scale = (
-        "range of a record's score, in whose units all tables then are (default: 0 1, and noise in"
-        " percentage points)"
-    )
-    plan.add_argument("--range", type=float, nargs=2, metavar=("LOWER", "UPPER"), help=scale)
-    plan.add_argument(
-        "--plot",
-        metavar="FILE",
-        help="draw the detectable difference by the number of evaluations (needs dpbo[plots])",
-    )
-
+    commands = parser.add_subparsers(metavar="{ledger,report}")
     ledger = commands.add_parser(
         "ledger",
-        help="show, verify or export a ledger, print a form to sign, or a line of metrics",
+        help="show, verify or export a ledger, or print a form to sign",
     )
     ledger.set_defaults(run=_ledger, typed={"ledger": "FILE_OR_URL"})
-    ledger.add_argument("action", choices=["show", "verify", "export", "form", "metrics"])
+    ledger.add_argument("action", choices=["show", "verify", "form", "export"])
     ledger.add_argument("ledger", metavar="FILE_OR_URL")
     ledger.add_argument(
         "--json",
@@ -222,14 +174,6 @@ def _parser() -> argparse.ArgumentParser:
             metavar="HEAD",
             help="a head hash that was kept elsewhere; fails if the ledger does not contain it",
         )
-    curate_options(
-        commands.add_parser(
-            "curate", help="release the rows of a table and serve private outcomes to a modeler"
-        )
-    )
-    model_options(
-        commands.add_parser("model", help="search a released table by the answers of a curator")
-    )
     return parser
 
 
@@ -240,62 +184,9 @@ def _demo(options: argparse.Namespace) -> None:
     run(options)
 
 
-def _plan(options: argparse.Namespace) -> None:
-    from dpbo.planning import noise_table, plan, plans_table
-    from dpbo.privacy import Budget, exact_share
-
-    given = None if options.range is None else tuple(options.range)
-    table = noise_table(
-        options.units,
-        options.epsilons,
-        delta=options.at_delta,
-        evaluations=options.points,
-        share=options.share,
-        score_range=given,
-    )
-    if given is None:
-        units = "percentage points of a score in [0, 1]"
-    else:
-        units = f"the units of a score in [{given[0]:g}, {given[1]:g}]"
-    print(f"Standard deviation of the noise of one evaluation, in {units}:")
-    print(
-        f"{options.points} evaluations, {options.share:.0%} of the budget (mu^2), delta"
-        f" {options.at_delta:g}, replace-one.\n\n{table}"
-    )
-    score_range = given or (0.0, 1.0)
-    if options.dimension is not None:
-        terms = {
-            "evaluations": options.points,
-            "dimension": options.dimension,
-            "score_range": score_range,
-        }
-        final = None if options.share == 1 else float(1 - exact_share(options.share, "share"))
-        budgets = [Budget(epsilon, options.at_delta) for epsilon in options.epsilons]
-        plans = []
-        for n in options.units:
-            plans.append([plan(n, one, final_share=final, **terms) for one in budgets])
-        if len(plans) * len(plans[0]) == 1:
-            print(f"\n{plans[0][0]}")
-        else:
-            print(
-                f"\nRecommended strategy for {options.dimension} hyper-parameters, and its"
-                " detectable difference of mean scores:\n"
-            )
-            print(plans_table(options.units, options.epsilons, plans))
-    if options.plot:
-        from dpbo.reporting.plots import plot_plan
-        from dpbo.validation import named_file
-
-        budget = Budget(options.epsilons[0], options.at_delta)
-        picture = plot_plan(
-            options.units[0], budget, evaluations=options.points, score_range=score_range
-        )
-        with named_file("plot", options.plot, "a picture file that can be written"):
-            picture.figure.savefig(options.plot, dpi=150)
-
-
-def _ledger(options: argparse.Namespace) -> None:
+def _ledger(options: argparse.Namespace) -> int:
     from dpbo.curator.statements import compose_statement
+    from dpbo.ledger.kept import kept_head
     from dpbo.ledger.ledger import Ledger
     from dpbo.places import place_named
     from dpbo.statement import form
@@ -305,22 +196,27 @@ def _ledger(options: argparse.Namespace) -> None:
     if options.action == "verify":
         head = facts.head
         print(f"The hash chain of {head.seq + 1} records is intact. Head: {head.hash}")
-        print(
-            "It contains the expected head."
-            if options.expect
-            else "Use --expect HEAD to detect tampering or a rollback."
-        )
+        if options.expect:
+            print("It contains the expected head.")
+        elif kept_head(ledger.storage) is not None:
+            print("It contains the newest record that this user's programs have seen.")
+        else:
+            print(
+                "Records that were cut off its end, or a chain that was made anew, are not seen so."
+                " Add --expect HEAD: the hash in the last line of a statement that was kept"
+                " elsewhere."
+            )
+            return _END_UNKNOWN
     elif options.action == "export":
         for record in ledger.each():
             print(json.dumps(record.to_json(), sort_keys=True))
-    elif options.action == "metrics":
-        print(json.dumps(_metrics(ledger, facts), allow_nan=False))
     elif options.action == "form":
         print(form(compose_statement(ledger, verified=facts)))
     elif options.as_json:
         print(json.dumps(_facts(ledger, facts), indent=2, allow_nan=False))
     else:
         _show(ledger, facts)
+    return 0
 
 
 def _show(ledger: "Ledger", facts: "Facts") -> None:
@@ -337,7 +233,7 @@ def _show(ledger: "Ledger", facts: "Facts") -> None:
             f" {record.hash[:16]}{note}"
         )
         for value in _values(record):
-            print(f"       {_shown(value)}")
+            print(f"       {_shown(value, _space_of(record, facts))}")
         if record.body.get("run_by") != run_by:
             run_by = record.body.get("run_by")
             print(f"       from here on by {printable(run_by or 'nobody who is named')}")
@@ -384,40 +280,11 @@ def _facts(ledger: "Ledger", facts: "Facts") -> dict[str, Any]:
         "budget": {
             "text": use.budget,
             "unit": ledger.accounting.unit.removeprefix("of "),
-            **_shares(use),
+            "spent_share": float(use.spent_share),
+            "reserved_share": float(use.reserved_share),
+            "epsilon_left": use.epsilon_left,
         },
         "statement": json.loads(compose_statement(ledger, verified=facts).to_json()),
-    }
-
-
-def _metrics(ledger: "Ledger", facts: "Facts") -> dict[str, Any]:
-    """Numbers for a collector of logs, with the guarantee in words: one line of JSON."""
-    from dpbo.curator.statements import BudgetUse, compose_statement
-
-    use = BudgetUse.of(ledger, facts, ledger.budget.delta)
-    head = ledger.head()
-    return {
-        "dataset": ledger.birth.dataset,
-        "role": ledger.birth.role,
-        "records": head.seq + 1,
-        "head": head.hash,
-        "released": sum(len(_values(record)) for record in ledger.each()),
-        "lost": len(_lost(facts)),
-        "guarantee": compose_statement(ledger, verified=facts).stated(),
-        **_shares(use),
-        "reservations": {
-            name: {"slots": reserved.slots, "used": facts.used[name]}
-            for name, reserved in facts.reservations.items()
-        },
-    }
-
-
-def _shares(use: "BudgetUse") -> dict[str, float | None]:
-    """How much of the budget is used, and what is left."""
-    return {
-        "spent_share": float(use.spent_share),
-        "reserved_share": float(use.reserved_share),
-        "epsilon_left": use.epsilon_left,
     }
 
 
@@ -442,9 +309,24 @@ def _released(value: dict[str, Any]) -> dict[str, Any]:
     return {"value": value["value"], "noise": np.sqrt(value.get("variance", [])).tolist(), **point}
 
 
-def _shown(value: dict[str, Any]) -> str:
-    """A released value with the standard deviation of its noise, and its point where it has one;
-    long ones are cut.
+def _space_of(record: "Record", facts: "Facts") -> "Space | None":
+    """The space of a record's points, where its reservation names one."""
+    reserved = facts.reservations.get(record.reservation or record.name)
+    text = None if reserved is None else reserved.terms.get("space")
+    if not isinstance(text, str):
+        return None
+    # Imports torch, which the ledger does not need.
+    from dpbo.space import Space
+
+    # A list of configurations, or values that JSON cannot hold: only their digests are kept.
+    with contextlib.suppress(InputError):
+        return Space.from_json(text)
+    return None
+
+
+def _shown(value: dict[str, Any], space: "Space | None" = None) -> str:
+    """A released value with the standard deviation of its noise, and its point where it has one, by
+    its parameters where the ledger names them; long ones are cut.
     """
     import numpy as np
 
@@ -458,6 +340,13 @@ def _shown(value: dict[str, Any]) -> str:
     x = value.get("details", {}).get("x")
     noise = f"   noise {numbers(np.sqrt(variance))}" if np.any(variance) else ""
     point = f"   at {numbers(x)}" if _holds_numbers(x) else ""
+    if space is not None and isinstance(x, list) and len(x) == len(space.names):
+        parameters = space.decode(space.bounds.new_tensor(x))
+        named = (
+            f"{name}={held:.4g}" if isinstance(held, float) else f"{name}={held!r}"
+            for name, held in parameters.items()
+        )
+        point = f"   at {printable(', '.join(named))}"
     return f"{numbers(value['value'])}{noise}{point}"
 
 

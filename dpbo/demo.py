@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from scipy.stats import loguniform
 from sklearn.ensemble import HistGradientBoostingClassifier
 
+from dpbo.extras import needs
 from dpbo.privacy import Budget
 from dpbo.search import DPSearch, Privacy
 from dpbo.validation import at_least, named_file, require
@@ -174,8 +175,15 @@ def run(options: argparse.Namespace) -> None:
         with named_file("json", options.json, "a file that can be written"):
             pathlib.Path(options.json).write_text(json.dumps(content, indent=2) + "\n")
     if options.plot:
-        from dpbo.reporting.plots import plot_accuracies
+        with needs("plots"):
+            from matplotlib.figure import Figure
 
-        picture = plot_accuracies(accuracies, title=f"Graduates, tuned at {statement.stated()}")
+        figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+        axes = figure.add_subplot()
+        shares = [100 * value for value in accuracies.values()]
+        axes.bar_label(axes.barh([*accuracies], shares, height=0.6), fmt="%.1f", padding=3)
+        axes.invert_yaxis()
+        axes.set_xlim(max(0.0, min(shares) - 10), max(shares) + 3)
+        axes.set(xlabel="test accuracy, %", title=f"Graduates, tuned at {statement.stated()}")
         with named_file("plot", options.plot, "a picture file that can be written"):
-            picture.figure.savefig(options.plot, dpi=150)
+            figure.savefig(options.plot, dpi=150)

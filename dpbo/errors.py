@@ -331,20 +331,14 @@ class RemoteRefusal(PrivacyError):
     """The curator refused a question.
 
     Attributes:
-        status: HTTP status, or 0 if the curator could not be reached.
-        kind: name of the error on the server.
-        gone: whether this row will have no answer (all of its answers were given, or one was lost),
-            so that the search skips it.
+        status: HTTP status, or 0 if the curator could not be reached. 410: this row has no further
+            answer, because all were given or one was lost. 429: no row has one.
     """
 
-    def __init__(self, status: int, kind: str, message: str) -> None:
+    def __init__(self, status: int, message: str) -> None:
         self.status = status
-        self.kind = kind
-        self.gone = status == 410 or (status == 409 and kind == BudgetExceeded.__name__)
         super().__init__(f"the curator answered {status}: {message}" if status else message)
 
 
 class CuratorUnavailable(RemoteRefusal):
-    """The curator's server cannot be reached, or cannot reach its ledger, or has too many questions
-    waiting. Ask again later.
-    """
+    """The curator's server cannot be reached, or cannot reach its ledger. Ask again later."""

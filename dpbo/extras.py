@@ -8,10 +8,9 @@ from dpbo.errors import MissingLibrary
 EXTRAS = {
     "ax": ("ax",),
     "gpu": ("triton",),
-    "http": ("httpx", "starlette", "uvicorn"),
+    "http": ("httpx", "starlette"),
     "optuna": ("optuna",),
-    "parquet": ("pandas", "pyarrow"),
-    "plots": ("matplotlib",),
+    "plots": ("jinja2", "matplotlib"),
     "postgres": ("psycopg",),
     "testing": ("hypothesis", "pytest"),
 }

@@ -29,7 +29,6 @@ from typing import Annotated
 
 from dpbo.accounting.calibration import calibrate
 from dpbo.accounting.filters import GDPFilter
-from dpbo.errors import InputError
 from dpbo.events import PermuteAndFlipEvent
 from dpbo.privacy import Budget, exact_share, warn_of_delta
 from dpbo.validation import Count, Positive, ScoreRange, between, checked
@@ -43,9 +42,11 @@ _ERROR = 0.05
 _WORDS = ("strategy", "remark")
 # 95 % quantile of the difference of two standard normals
 _NORMAL = 1.6448536269514722 * math.sqrt(2.0)
-# shares of the range: BO is recommended up to the first, nothing above the second
-_FINE = 0.05
-_COARSE = 0.1
+FINE = 0.05
+COARSE = 0.1
+"""Shares of the range: BO is recommended up to the first detectable difference, nothing above the
+second.
+"""
 # noise of a private gradient over its clip
 _NOISY = 0.2
 _HOPELESS = 0.5
@@ -225,6 +226,13 @@ def noise_per_evaluation(
     return calibrate(budget, releases=evaluations, share=share) * (upper - lower) / units
 
 
+def detectable_difference(noise: float) -> float:
+    """D = 2.33 s: the difference of two numbers that are released with noise of standard deviation
+    s each, and whose order is wrong one time in twenty.
+    """
+    return _NORMAL * noise
+
+
 @checked
 def noise_table(
     units: Sequence[int],
@@ -240,46 +248,17 @@ def noise_table(
     In the units of a score in `score_range`; omitted, for scores in [0, 1], in percentage points.
     """
     ends = (0.0, 100.0) if score_range is None else score_range
-
     rows = []
     for n in units:
-        row = []
+        row = [f"{n:,}"]
         for epsilon in epsilons:
             noise = noise_per_evaluation(
                 n, Budget(epsilon, delta), evaluations=evaluations, score_range=ends, share=share
             )
             row.append(f"{noise:.2g}")
         rows.append(row)
-    return _table(units, epsilons, rows)
-
-
-@checked
-def plans_table(
-    units: Sequence[int], epsilons: Sequence[float], plans: Sequence[Sequence[Plan]]
-) -> str:
-    """A Markdown table of the recommended strategies and their detectable differences: one row a
-    size, one column an epsilon."""
-
-    return _table(units, epsilons, [list(map(_advice, row)) for row in plans])
-
-
-def _advice(plan: Plan) -> str:
-    """The recommended strategy and what it detects, if it compares scores."""
-    for strategy in plan.strategies:
-        if strategy.name == plan.recommended and strategy.detectable_difference is not None:
-            return f"{strategy.name} {_short(strategy.detectable_difference)}"
-    return plan.recommended
-
-
-def _table(units: Sequence[int], epsilons: Sequence[float], cells: Sequence[Sequence[str]]) -> str:
-    if len(cells) != len(units) or any(len(row) != len(epsilons) for row in cells):
-        raise InputError(
-            "plans",
-            tuple(map(len, cells)),
-            f"one of {len(epsilons)} plans for each of the {len(units)} sizes",
-        )
     header = ["units", *(f"eps {epsilon:g}" for epsilon in epsilons)]
-    return _markdown(header, [[f"{n:,}", *row] for n, row in zip(units, cells, strict=True)])
+    return _markdown(header, rows)
 
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -295,7 +274,7 @@ def _bo(
     noise = noise_per_evaluation(
         units, budget, evaluations=evaluations, score_range=score_range, share=share
     )
-    difference = _within_range(_NORMAL * noise, score_range)
+    difference = _within_range(detectable_difference(noise), score_range)
     remark = "a Gaussian process averages over all released scores and proposes the next point"
     return StrategyPlan(BO, evaluations, evaluations, noise, difference, remark)
 
@@ -370,9 +349,9 @@ def _recommended(
     usable = gibo.releases > 0 and gibo.detectable_difference is None
     if dimension >= _MANY and strength < _FEW and usable:
         return GIBO
-    if (bo.detectable_difference or 0.0) <= _FINE * width:
+    if (bo.detectable_difference or 0.0) <= FINE * width:
         return BO
-    if (choice.detectable_difference or 0.0) <= _COARSE * width:
+    if (choice.detectable_difference or 0.0) <= COARSE * width:
         return CHOICE
     return NONE
 

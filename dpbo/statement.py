@@ -125,7 +125,7 @@ class Statement:
         meaning: what the guarantee means, in sentences, and warnings.
         radius: under BOUNDED_ROW_CHANGE, how far a row may move, and what share of the diameter
             that is; else "".
-        counted: where there are several roles, the one whose records are counted; else "".
+        counted: where other roles have other records, the role whose records are counted; else "".
         conditions: names of the assumptions about the data. If one of them is false, `guarantee`
             and the last of `lines` need not hold. Empty for most ledgers.
         failure_probability: the probability, at most, that these two do not hold although all

@@ -1,6 +1,6 @@
-"""An Ax experiment on private validation records, by GP-UCB: nothing is generated that cannot be
-paid for. It shows the mechanics. The private records are like the public ones here, so
-cross-validating on those would be free and as good.
+"""An Ax experiment on private validation records: nothing is proposed that cannot be paid for. It
+shows the mechanics. The private records are like the public ones here, so cross-validating on those
+would be free and as good.
 
 python -m examples.ax_client
 """
@@ -13,8 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from dpbo import Budget, Curator, PrivateObjective, Space
-from dpbo.acquisition.ucb import SrinivasCompact
-from dpbo.integrations.ax import ClientObjective, gp_ucb
+from dpbo.integrations.ax import ClientObjective
 
 SPACE = Space(C=scipy.stats.loguniform(1e-4, 1e2), l1_ratio=scipy.stats.uniform(0, 1))
 
@@ -40,9 +39,10 @@ def tune(evaluations: int = 12) -> tuple[ClientObjective, Curator]:
         evaluations=evaluations,
         fit=fit,
     )
-    strategy = gp_ucb(SrinivasCompact(dimension=2, side=1.0, a=1.0, b=1.0, delta=0.1), initial=5)
-    loop = ClientObjective(objective, SPACE, Client(random_seed=0), strategy=strategy)
-    loop.run()  # or by hand: for i in loop.next(): loop.complete(i, loop.evaluate(i))
+    loop = ClientObjective(objective, SPACE, Client(random_seed=0))
+    while trials := loop.ask():
+        for index, x in trials.items():
+            loop.tell(index, objective.evaluate(x))
     return loop, curator
 
 

@@ -221,7 +221,10 @@ parts = [(records[train], records[test]) for train, test in splits]
 open_fit = np.mean(
     [GaussianMixture(K, random_state=0).fit(a).score(b) for a, b in parts]
 )
-ours = [np.mean([joint(a, epsilon).score(b) for a, b in parts]) for epsilon in EPSILONS]
+ours = [
+    np.mean([joint(a, epsilon).score_samples(b).mean() for a, b in parts])
+    for epsilon in EPSILONS
+]
 curves = {
     (constant, name): [
         np.mean(

@@ -27,13 +27,11 @@ from dpbo.papers.po_gp_ucb import (
     Modeler,
     Outcomes,
     RowTable,
-    po_gp_ucb_transform,
     read_release,
     release_rows,
     row_noises,
 )
 from dpbo.papers.po_gp_ucb.curator_side import write_release
-from dpbo.papers.po_gp_ucb.transform import recover_rows
 
 SMALL = bool(os.environ.get("DPBO_SMALL"))
 PATIENTS, STEPS, LONGER, RUNS = (600, 25, 80, 2) if SMALL else (2000, 40, 400, 6)
@@ -56,15 +54,23 @@ print(f"best response {response.max():.2f}, average {response.mean():.2f}")
 
 # %% [markdown]
 # ## The broken way
-# The paper's transform claims epsilon = 3 at delta = 1e-5. Suppose four of the patients work for
-# the modeler and know their own values:
+# The paper's transform projects the centred table onto ten random columns, and where its singular
+# values lie below a threshold, it raises them before. For that it claims epsilon = 3 at delta =
+# 1e-5. Suppose four of the patients work for the modeler and know their own values:
 
 # %%
-broken = po_gp_ucb_transform(
-    patients, epsilon=3.0, delta=1e-5, r=10, generator=generator, allow_not_private=True
-)
+THRESHOLD = 16.0 * math.sqrt(10 * math.log(2e5)) * math.log(1.6e7) / 3.0
+U, S, Vh = torch.linalg.svd(patients - patients.mean(0), full_matrices=False)
+assert S[-1] < THRESHOLD
+raised = U * (S.square() + THRESHOLD**2).sqrt() @ Vh
+columns = torch.randn(3, 10, generator=generator, dtype=torch.float64)
+published = raised @ columns / math.sqrt(10)
+
 insiders = [0, 1, 2, 3]
-recovered = recover_rows(broken.Z, patients[insiders], insiders)
+known, seen = patients[insiders], published[insiders]
+# one matrix takes all rows to the published ones, and four rows tell which
+matrix = torch.linalg.pinv(known - known.mean(0)) @ (seen - seen.mean(0))
+recovered = known.mean(0) + (published - seen.mean(0)) @ torch.linalg.pinv(matrix)
 worst = float((recovered - patients).abs().max())
 print(
     f"all {PATIENTS} patients recovered from four known ones, largest error {worst:.1e}"
@@ -73,7 +79,7 @@ print(
 # %% [markdown]
 # The theorem behind it is false whenever there are more rows than columns: every column of the
 # table lies in a space that the true rows span, and z_i - z_j is (x_i - x_j) times one matrix for
-# all. No choice of its constants helps (`po_gp_ucb_transform` says why).
+# all. No choice of its constants helps (`benchmarks/papers/po_gp_ucb_attack.py` has the attack).
 #
 # ## The sound way
 # Each row is released with noise of its own, calibrated to how far one row may move; the number of
@@ -214,9 +220,8 @@ print(conditional.statement(), "\n")
 print(curator.statement())
 
 # %% [markdown]
-# On the command line the same is `python -m dpbo curate patients.csv ... --serve 8765` at the
-# hospital and `python -m dpbo model release/ --curator http://...` at the company: two processes, a
-# token, a ledger as the log.
+# Over HTTP the same is `examples/data_owner.py` at the hospital and `examples/modeler.py` at the
+# company: two processes, a token, a ledger as the log.
 #
 # ## What it costs
 # For comparison: the same search on true rows and true responses, and patients tried at random

@@ -66,13 +66,10 @@ WINGS: dict[str, tuple[str, str]] = {
     "dpsgd": ("", "Opacus: engine, noise, accountant, tuning; the best of hidden runs"),
     "papers": (
         "",
-        (
-            "published algorithms whose guarantee is conditional or broken, or that are kept for"
-            " comparison"
-        ),
+        "published algorithms whose guarantee is conditional, or that are kept for comparison",
     ),
     "integrations": ("gibo", "Optuna and Ax"),
-    "reporting": ("search integrations", "the report's page, pictures and released values"),
+    "reporting": ("search integrations gibo", "the report's page, pictures and released values"),
     "testing": ("", "contracts, audits and replay, shipped for users"),
 }
 # No file of these imports one that leads back to it.

@@ -23,7 +23,6 @@ import dpbo
 from dpbo.errors import LedgerUnavailable, MissingLibrary
 from dpbo.extras import EXTRAS, needs
 from dpbo.ledger.storage import Storage
-from dpbo.papers.po_gp_ucb.http.tables import read_columns
 from dpbo.reporting.plots import plot_noise
 
 
@@ -91,7 +90,6 @@ def try_extras(there: set[str]) -> None:
     nowhere = "postgresql+psycopg://nobody@127.0.0.1:1/none"
     uses: dict[str, tuple[Callable[[], Any], type[Exception]]] = {
         "plots": (lambda: plot_noise(100), Worked),
-        "parquet": (read_parquet, Worked),
         "postgres": (lambda: Storage(nowhere), LedgerUnavailable),
     }
     for extra, (use, raised) in uses.items():
@@ -99,17 +97,6 @@ def try_extras(there: set[str]) -> None:
         expected = raised if extra in there else MissingLibrary
         assert isinstance(error, expected), f"{extra}: {type(error).__name__}: {error}"
         assert extra in there or f'pip install "dpbo[{extra}]"' in str(error), str(error)
-
-
-def read_parquet() -> None:
-    """A table comes back as it was written; without what writes one the file is empty, which must
-    not be what is complained of.
-    """
-    file = pathlib.Path("table.parquet")
-    file.write_bytes(b"")
-    if installed("parquet"):
-        importlib.import_module("pandas").DataFrame({"a": [1.0, 2.5]}).to_parquet(file)
-    assert read_columns(file, ["a"]).tolist() == [[1.0], [2.5]]
 
 
 class Worked(Exception):

@@ -14,6 +14,8 @@ import matplotlib
 import matplotlib.pyplot as plt
 from PIL import Image
 
+from dpbo import Budget
+from dpbo.reporting.plots import plot_plan
 from tools.readme import blocks
 
 FOLDER = pathlib.Path("docs/pictures")
@@ -46,10 +48,17 @@ def draw_main_job() -> None:
     figure.savefig(FOLDER / "main_job.png", dpi=150)
 
 
+def draw_plan() -> None:
+    """What 5,000 units at epsilon 1 can show."""
+    axes = plot_plan(5000, Budget(1.0, 1e-6))
+    axes.figure.savefig(FOLDER / "plan.png", dpi=150)
+
+
 def main() -> None:
     """Draw, then photograph."""
     matplotlib.use("Agg")
     draw_main_job()
+    draw_plan()
     code = compile(lines(), "gallery.md", "exec")
     with tempfile.TemporaryDirectory() as folder:
         with contextlib.chdir(folder):
@@ -57,6 +66,8 @@ def main() -> None:
         page = pathlib.Path(folder, "report.html")
         browser = shutil.which("chromium")
         if browser is not None:
+            # the page begins with the ledger's whole path
+            page.write_text(page.read_text().replace(folder, "/home/study"))
             picture = page.with_suffix(".png")
             command = [browser, *OPTIONS, "--window-size=960,1400", f"--screenshot={picture}"]
             subprocess.run([*command, f"file://{page}"], check=True)

@@ -40,6 +40,7 @@ from scipy.stats import norm
 from torch import Tensor
 
 from benchmarks.harness import mean_and_error, named, options, record, table
+from benchmarks.papers import kusner_printed
 from benchmarks.papers import kusner_problems as problems
 from benchmarks.papers import kusner_tuning as tuning
 from benchmarks.papers.kusner_problems import DELTA, EVALUATIONS, KAPPA, NOISE, REACH
@@ -57,23 +58,27 @@ Figures = dict[str, Any]
 A = math.log(20.0)
 EPSILONS = (0.1, 1.0, 10.0, 100.0)
 SEARCH: dict[str, Any] = {"evaluations": 30, "finalists": 16}
-CONSTANTS = ("paper", "corrected")
 
 
-def sensitivities(count: int, constants: str) -> dict[str, float]:
+def sensitivities(count: int) -> dict[str, float]:
     """Theorems 1, 3 and 5; the last with Omega = 0, as all candidates are evaluated."""
-    shared: dict[str, Any] = {
-        "count": count,
-        "kappa": KAPPA,
-        "delta": DELTA,
-        "constants": constants,
-    }
+    shared: dict[str, Any] = {"count": count, "kappa": KAPPA, "delta": DELTA}
+    noisy = {"evaluations": EVALUATIONS, "noise": NOISE, "gamma": gamma_of(count), **shared}
     return {
-        "1": bounds.theorem_1(evaluations=EVALUATIONS, **shared),
-        "3": bounds.theorem_3(
-            evaluations=EVALUATIONS, noise=NOISE, gamma=gamma_of(count), **shared
-        ),
+        "1": bounds.theorem_1(**shared),
+        "3": bounds.theorem_3(**noisy),
         "5": bounds.theorem_5(regret=0.0, **shared),
+    }
+
+
+def printed_sensitivities(count: int) -> dict[str, float]:
+    """The same as the paper prints them."""
+    shared: dict[str, Any] = {"count": count, "kappa": KAPPA, "delta": DELTA}
+    noisy = {"evaluations": EVALUATIONS, "noise": NOISE, "gamma": gamma_of(count), **shared}
+    return {
+        "1": kusner_printed.theorem_1(evaluations=EVALUATIONS, **shared),
+        "3": kusner_printed.theorem_3(**noisy),
+        "5": kusner_printed.theorem_5(regret=0.0, **shared),
     }
 
 
@@ -139,7 +144,7 @@ def sampled(
 ) -> dict[str, dict[str, Tensor]]:
     """Everything of (a) to (c) over so many pairs, a few at a time."""
     generator = torch.Generator().manual_seed(seed)
-    scale = sensitivities(count, "corrected")
+    scale = sensitivities(count)
     some = min(runs, max(20, 500_000 // count))
     apart = []
     lost = []
@@ -160,7 +165,8 @@ def coverage(counts: dict[int, int], samples: dict[int, Any]) -> Figures:
     """(a): how far the releases' raw values move, against the sensitivities."""
     rows = []
     for count in counts:
-        paper, corrected = (sensitivities(count, constants) for constants in CONSTANTS)
+        paper = printed_sensitivities(count)
+        corrected = sensitivities(count)
         for theorem, moved in samples[count]["apart"].items():
             covered = [int((moved <= bound[theorem]).sum()) for bound in (paper, corrected)]
             # Clopper-Pearson.
@@ -204,6 +210,13 @@ def coverage(counts: dict[int, int], samples: dict[int, Any]) -> Figures:
     return {"coverage": named(header, rows)}
 
 
+def _halves(evaluations: int) -> tuple[float, float]:
+    """q / 2 of Theorem 3, as printed and as corrected."""
+    printed = kusner_printed.noise_gap(noise=NOISE, delta=DELTA)
+    corrected = bounds.noise_gap(evaluations=evaluations, noise=NOISE, delta=DELTA)
+    return printed / 2, corrected / 2
+
+
 def noise_maximum(samples: dict[int, Any]) -> Figures:
     """(a): each best observation's noise must stay below q / 2, else the proof of Theorem 3 has no
     q. Exact on a flat function.
@@ -211,13 +224,7 @@ def noise_maximum(samples: dict[int, Any]) -> Figures:
     rows: list[list[Any]] = []
     for evaluations in (EVALUATIONS, 50, 500):
         fails = []
-        for constants in CONSTANTS:
-            half = (
-                bounds.noise_gap(
-                    evaluations=evaluations, noise=NOISE, delta=DELTA, constants=constants
-                )
-                / 2
-            )
+        for half in _halves(evaluations):
             fails.append(1 - float(norm.cdf(half / NOISE**0.5)) ** (2 * evaluations))
         rows.append(
             [f"flat f, T = {evaluations} (exact)", DELTA / 3, fails[0], DELTA / 4, fails[1]]
@@ -225,11 +232,8 @@ def noise_maximum(samples: dict[int, Any]) -> Figures:
         assert fails[0] > DELTA / 3
         assert fails[1] <= DELTA / 4
     for count, sample in samples.items():
-        halves = [
-            bounds.noise_gap(evaluations=EVALUATIONS, noise=NOISE, delta=DELTA, constants=c) / 2
-            for c in CONSTANTS
-        ]
-        over = [float((sample["noise"]["best"] > half).double().mean()) for half in halves]
+        best = sample["noise"]["best"]
+        over = [float((best > half).double().mean()) for half in _halves(EVALUATIONS)]
         rows.append(
             [
                 f"prior, {count:,} candidates, T = {EVALUATIONS}",
@@ -280,7 +284,7 @@ def utility(samples: dict[int, Any]) -> Figures:
 
 def _promises(count: int, epsilon: float) -> list[tuple[str, float, float]]:
     """(quantity, bound, probability with which it may fail)."""
-    moved = sensitivities(count, "corrected")
+    moved = sensitivities(count)
     regret = bounds.regret(
         count=count, evaluations=EVALUATIONS, noise=NOISE, gamma=gamma_of(count), delta=DELTA
     )
@@ -304,7 +308,7 @@ def scales(counts: dict[int, int], sizes: tuple[int, ...]) -> Figures:
     """
     rows = []
     for count in counts:
-        shared: dict[str, Any] = {"count": count, "evaluations": EVALUATIONS, "delta": DELTA}
+        shared: dict[str, Any] = {"count": count, "delta": DELTA}
         first, limit = (bounds.theorem_1(kappa=kappa, **shared) for kappa in (KAPPA, 1.0))
         rows.append(
             [
@@ -385,7 +389,7 @@ def public_design(counts: dict[int, int], seed: int) -> Figures:
         moved = bounds.theorem_1_public_design(count=count, spread=spread, delta=DELTA)
         covered = float((apart <= moved).double().mean())
         assert covered >= 1 - DELTA, f"the public design's bound covers {covered}"
-        searched = sensitivities(count, "corrected")["1"]
+        searched = sensitivities(count)["1"]
         top = pairs.functions[0].amax(1)
         for epsilon in (0.1, 1.0, 10.0, 30.0, 100.0, 300.0):
             lost = [

@@ -16,6 +16,7 @@ from scipy.stats import binom
 from torch import Tensor
 
 from benchmarks.harness import named, rows_of, table
+from benchmarks.papers import kusner_printed
 from benchmarks.papers.kusner_problems import curator_of
 from dpbo.mechanisms import LaplaceMechanism, NoNoise
 from dpbo.models.fixed_kernels import squared_exponential
@@ -191,7 +192,7 @@ def tune(
             "bound": 1.0,
             "records": problem.records,
         }
-        papers = "" if how is None else regularised.theorem_7(constants="paper", **shared)
+        papers = "" if how is None else kusner_printed.theorem_7(**shared)
         for epsilon in epsilons:
             released = np.array(
                 [

@@ -40,6 +40,7 @@ from torch import Tensor
 from benchmarks.finite_gp import bandwidth
 from benchmarks.harness import named, options, record, table
 from benchmarks.papers import po_gp_ucb_problems as problems
+from benchmarks.papers.po_gp_ucb_attack import recover_rows
 from benchmarks.papers.po_gp_ucb_search import (
     PUBLISHED,
     SOUND,
@@ -50,7 +51,7 @@ from benchmarks.papers.po_gp_ucb_search import (
 )
 from dpbo.acquisition.ucb import SrinivasFinite, suggest_ucb
 from dpbo.models import FiniteGP
-from dpbo.papers.po_gp_ucb.transform import po_gp_ucb_omega, recover_rows
+from dpbo.papers.po_gp_ucb.transform import po_gp_ucb_omega
 
 Figures = dict[str, Any]
 Curves = dict[tuple[str, float | None], Tensor]

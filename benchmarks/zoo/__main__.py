@@ -31,7 +31,7 @@ import torch
 from sklearn.base import clone
 from sklearn.metrics import roc_auc_score
 
-from benchmarks.harness import mean_and_error, named, options, record, table, with_bar
+from benchmarks.harness import mean_and_error, named, options, record, table_of, with_bar
 from benchmarks.zoo.caches import (
     CANDIDATES,
     FOLDER,
@@ -62,19 +62,8 @@ AUC = "roc_auc"
 # A model that is fitted again has the same score but for its last digits.
 ROUNDING = 1e-9
 SHOWN = (FREE, AUTO, OPEN)
-HEADER = (
-    "task",
-    "kept back",
-    "score",
-    "n",
-    "epsilon",
-    *SHOWN,
-    "its error",
-    "minus free",
-    "error",
-    "worst split",
-    *RANGES,
-)
+CELL = ("task", "kept back", "score", "n", "epsilon")
+WORSE = "worse, %"
 
 
 def search_of(split: Split, score: str, n: int, epsilon: float, seed: int) -> DPSearch:
@@ -153,7 +142,7 @@ def one_score(
             found.append(
                 {
                     "task": task.name,
-                    "locked": task.locked,
+                    "kept back": task.locked,
                     "score": score,
                     "n": n,
                     "epsilon": epsilon,
@@ -199,7 +188,7 @@ def auc_cells(
         found.append(
             {
                 "task": task.name,
-                "locked": task.locked,
+                "kept back": task.locked,
                 "score": AUC,
                 "n": n,
                 "epsilon": epsilon,
@@ -230,55 +219,73 @@ def one_split(
     return found
 
 
+def cells_of(
+    found: list[dict[str, Any]], key: tuple[str, ...], arms: tuple[str, ...], of: str = AUTO
+) -> list[dict[str, Any]]:
+    """A row for each cell: the mean gain of each arm, and of one of them its standard error, its
+    difference to the free choice with that one's error, its lowest gain, and how often it is below
+    the default model.
+    """
+    runs: dict[Any, list[dict[str, Any]]] = collections.defaultdict(list)
+    for single in found:
+        runs[tuple(single[name] for name in key)].append(single)
+    rows = []
+    for cell, singles in runs.items():
+        gains = {name: np.array([one[name] for one in singles]) for name in (*arms, *RANGES)}
+        over_free, error_free = mean_and_error((gains[of] - gains[FREE]).tolist())
+        rows.append(
+            {
+                **dict(zip(key, cell, strict=True)),
+                **{arm: float(gains[arm].mean()) for arm in arms},
+                "its error": mean_and_error(gains[of].tolist())[1],
+                "minus free": over_free,
+                "error": error_free,
+                "worst split": float(gains[of].min()),
+                WORSE: 100 * float((gains[of] < -ROUNDING).mean()),
+                **{kind: float(gains[kind].mean()) for kind in RANGES},
+            }
+        )
+    return rows
+
+
+def claims_of(cells: list[dict[str, Any]], of: str = AUTO) -> dict[str, float]:
+    """Over the cells, in percent how many of an arm's are below the default model and below the
+    free choice by more than a standard error, its lowest mean and its lowest gain.
+    """
+    below = [row[of] < -row["its error"] - ROUNDING for row in cells]
+    below_free = [row["minus free"] < -row["error"] - ROUNDING for row in cells]
+    return {
+        "below default, %": 100 * float(np.mean(below)),
+        "below free, %": 100 * float(np.mean(below_free)),
+        "lowest": min(row[of] for row in cells),
+        "worst": min(row["worst split"] for row in cells),
+    }
+
+
 def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
     """Tables of all cells and of how often each claim holds."""
-    runs: dict[Any, list[dict[str, Any]]] = collections.defaultdict(list)
-    for cell in found:
-        runs[cell["task"], cell["locked"], cell["score"], cell["n"], cell["epsilon"]].append(cell)
-    rows = []
-    for key, cells in runs.items():
-        values = {arm: np.array([cell[arm] for cell in cells]) for arm in (*SHOWN, *RANGES)}
-        _, error = mean_and_error(values[AUTO].tolist())
-        over_free = error_free = math.nan
-        if key[2] != AUC:
-            over_free, error_free = mean_and_error((values[AUTO] - values[FREE]).tolist())
-        rows.append(
-            [
-                *key,
-                *(float(values[arm].mean()) for arm in SHOWN),
-                error,
-                over_free,
-                error_free,
-                float(values[AUTO].min()),
-                *(float(values[kind].mean()) for kind in RANGES),
-            ]
-        )
-    print(table(HEADER, rows))
+    figures = cells_of(found, CELL, SHOWN)
     claims = []
-    figures = named(HEADER, rows)
     for locked in sorted({row["kept back"] for row in figures}):
         for score in dict.fromkeys(row["score"] for row in figures):
             chosen = [r for r in figures if r["score"] == score and r["kept back"] == locked]
-            singles = [c for c in found if c["score"] == score and c["locked"] == locked]
+            singles = [c for c in found if c["score"] == score and c["kept back"] == locked]
             if chosen:
-                claims.append([locked, score, *claims_of(chosen, singles)])
-    print("\n" + table(CLAIMS, claims))
-    tables = over_tables(figures)
-    print("\n" + table(TABLES, tables))
-    return {"cells": figures, "claims": named(CLAIMS, claims), "tables": named(TABLES, tables)}
-
-
-CLAIMS = (
-    "kept back",
-    "score",
-    "cells",
-    *SHOWN,
-    "below default, %",
-    "below free, %",
-    "worst cell",
-    "95 % of single losses",
-    *RANGES,
-)
+                losses = [max(0.0, -one[AUTO]) for one in singles]
+                claims.append(
+                    {
+                        "kept back": locked,
+                        "score": score,
+                        "cells": len(chosen),
+                        **{arm: float(np.mean([row[arm] for row in chosen])) for arm in SHOWN},
+                        **claims_of(chosen),
+                        "95 % of single losses": float(np.quantile(losses, 0.95)),
+                        **{kind: float(np.mean([row[kind] for row in chosen])) for kind in RANGES},
+                    }
+                )
+    tables = named(TABLES, over_tables(figures))
+    print(table_of(figures), table_of(claims), table_of(tables), sep="\n\n")
+    return {"cells": figures, "claims": claims, "tables": tables}
 
 
 TABLES = (
@@ -319,23 +326,6 @@ def over_tables(cells: list[dict[str, Any]]) -> list[list[Any]]:
         worse = int((values < -_EVEN).sum())
         rows.append([locked, len(values), mean, error, better, worse, largest, share, median])
     return rows
-
-
-def claims_of(cells: list[dict[str, Any]], singles: list[dict[str, Any]]) -> list[Any]:
-    """Means over the cells, the shares of them that are below by more than a standard error, the
-    lowest mean, and the 95th percentile of what a single search lost to the default model.
-    """
-    below = [row[AUTO] < -row["its error"] - ROUNDING for row in cells]
-    below_free = [row["minus free"] < -row["error"] - ROUNDING for row in cells]
-    return [
-        len(cells),
-        *(float(np.mean([row[arm] for row in cells])) for arm in SHOWN),
-        100 * float(np.mean(below)),
-        100 * float(np.mean(below_free)),
-        min(row[AUTO] for row in cells),
-        float(np.quantile([max(0.0, -cell[AUTO]) for cell in singles], 0.95)),
-        *(float(np.mean([row[kind] for row in cells])) for kind in RANGES),
-    ]
 
 
 def picture(folder: pathlib.Path, cells: list[dict[str, Any]]) -> None:

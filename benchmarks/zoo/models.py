@@ -5,9 +5,11 @@ fitted once for the same parameters and records.
 import copy
 from typing import Any
 
+import numpy as np
 from scipy.stats import loguniform, randint, uniform
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import (
+    HistGradientBoostingClassifier,
     HistGradientBoostingRegressor,
     RandomForestClassifier,
     RandomForestRegressor,
@@ -17,9 +19,6 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.svm import SVC, SVR
-
-from benchmarks import small_data
-from benchmarks.small_data import SPACE, Boosting
 
 _fits: dict[tuple[Any, ...], dict[str, Any]] = {}
 
@@ -50,6 +49,35 @@ class ForestRegressor(Remembers, RandomForestRegressor):  # type: ignore[misc]
     """A forest for numbers."""
 
 
+class WeightedBoosting(HistGradientBoostingClassifier):  # type: ignore[misc]
+    """With the positive class' weight and the leaves as continuous parameters, for fast
+    proposals.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float = 0.1,
+        leaves: float = 31.0,
+        leaf_size: float = 20.0,
+        weight: float = 1.0,
+        max_iter: int = 30,
+    ) -> None:
+        super().__init__(early_stopping=False, random_state=0, categorical_features=None)
+        self.learning_rate = learning_rate
+        self.leaves = leaves
+        self.leaf_size = leaf_size
+        self.weight = weight
+        self.max_iter = max_iter
+
+    def fit(self, X: Any, y: Any) -> Any:
+        self.max_leaf_nodes, self.min_samples_leaf = round(self.leaves), round(self.leaf_size)
+        return super().fit(X, y, np.where(y == 1, self.weight, 1.0))
+
+
+class BoostingClassifier(Remembers, WeightedBoosting):
+    """Boosting for classes."""
+
+
 class BoostingRegressor(Remembers, HistGradientBoostingRegressor):  # type: ignore[misc]
     """Boosting for numbers."""
 
@@ -57,7 +85,6 @@ class BoostingRegressor(Remembers, HistGradientBoostingRegressor):  # type: igno
 def forget_fits() -> None:
     """Free what models remember."""
     _fits.clear()
-    small_data._models.clear()
 
 
 WEIGHT = [None, "balanced"]
@@ -72,7 +99,12 @@ def model_and_space(kind: str, *, classes: bool) -> tuple[Any, dict[str, Any]]:
     model: Any
     match kind, classes:
         case "boosting", True:
-            return Boosting(), SPACE
+            return BoostingClassifier(), {
+                "learning_rate": loguniform(0.01, 0.3),
+                "leaves": loguniform(3, 64),
+                "leaf_size": loguniform(5, 100),
+                "weight": loguniform(0.25, 8.0),
+            }
         case "boosting", False:
             model = BoostingRegressor(max_iter=50, early_stopping=False, random_state=0)
             return model, {

@@ -10,7 +10,6 @@ the default model on the records to test on. `--which` is "open" or "locked", of
     python -m benchmarks.zoo.tested --which WHICH [--seeds N] [--json FILE]
 """
 
-import collections
 import concurrent.futures
 import json
 import pathlib
@@ -20,9 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import mean_and_error, named, options, record, table, with_bar
+from benchmarks.harness import options, record, table_of, with_bar
 from benchmarks.zoo import tasks
-from benchmarks.zoo.__main__ import AUTO, BOUND, FREE, OPEN, RANGES, ROUNDING, one_split
+from benchmarks.zoo.__main__ import (
+    AUTO,
+    BOUND,
+    FREE,
+    OPEN,
+    ROUNDING,
+    WORSE,
+    cells_of,
+    claims_of,
+    one_split,
+)
 from benchmarks.zoo.caches import FOLDER, cached, split_of
 from benchmarks.zoo.new_tables import TASKS
 from benchmarks.zoo.tasks import Task, demo_task
@@ -31,7 +40,6 @@ from dpbo.errors import InputError
 
 WEIGHTED = "weighted"
 SHOWN = (FREE, WEIGHTED, AUTO, OPEN)
-WORSE = "worse, %"
 SETS: dict[str, tuple[Task, ...]] = {
     "open": tuple(task for task in TASKS if not task.locked),
     "locked": tuple(task for task in TASKS if task.locked),
@@ -39,8 +47,6 @@ SETS: dict[str, tuple[Task, ...]] = {
     "zoo": tuple(replace(task, auc=False) for task in tasks.LOCKED),
 }
 CELL = ("task", "score", "n", "epsilon")
-HEADER = (*CELL, *SHOWN, "its error", "minus free", "error", "worst split", WORSE, *RANGES)
-WAYS = ("way", "mean gain", "below default, %", "below free, %", "lowest", "worst", WORSE)
 
 
 def all_ways(task: Task, seed: int, folder: pathlib.Path, *, smoke: bool) -> list[dict[str, Any]]:
@@ -59,38 +65,23 @@ def all_ways(task: Task, seed: int, folder: pathlib.Path, *, smoke: bool) -> lis
 
 def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
     """A row for each cell, and one for each way over all cells."""
-    runs: dict[Any, list[dict[str, Any]]] = collections.defaultdict(list)
-    for cell in found:
-        runs[tuple(cell[name] for name in CELL)].append(cell)
-    rows = []
-    below: dict[str, list[tuple[bool, bool]]] = {way: [] for way in SHOWN}
-    for key, cells in runs.items():
-        gains = {way: [cell[way] for cell in cells] for way in (*SHOWN, *RANGES)}
-        means = {way: float(np.mean(values)) for way, values in gains.items()}
-        for way in SHOWN:
-            mean, error = mean_and_error(gains[way])
-            over, over_error = mean_and_error(np.subtract(gains[way], gains[FREE]).tolist())
-            below[way].append((mean < -error - ROUNDING, over < -over_error - ROUNDING))
-            if way == AUTO:
-                own = error, over, over_error
-        worse = 100 * float(np.mean(np.array(gains[AUTO]) < -ROUNDING))
-        row = [*key, *(means[way] for way in SHOWN), *own, min(gains[AUTO]), worse]
-        rows.append([*row, *(means[kind] for kind in RANGES)])
-    print(table(HEADER, rows))
-    cells = named(HEADER, rows)
+    cells = cells_of(found, CELL, SHOWN)
     ways = []
     for way in SHOWN:
-        single = np.array([cell[way] for cell in found])
-        shares = (100 * np.array(below[way]).mean(0)).tolist()
-        means_of = [cell[way] for cell in cells]
-        worse = 100 * float((single < -ROUNDING).mean())
-        lowest = [min(means_of), float(single.min()), worse]
-        ways.append([way, float(np.mean(means_of)), *shares, *lowest])
-    print("\n" + table(WAYS, ways))
+        gains = np.array([single[way] for single in found])
+        ways.append(
+            {
+                "way": way,
+                "mean gain": float(np.mean([cell[way] for cell in cells])),
+                **claims_of(cells_of(found, CELL, SHOWN, of=way), of=way),
+                WORSE: 100 * float((gains < -ROUNDING).mean()),
+            }
+        )
+    print(table_of(cells), table_of(ways), sep="\n\n")
     held = float(np.mean([cell[BOUND] for cell in cells]))
     return {
         "cells": cells,
-        "ways": named(WAYS, ways),
+        "ways": ways,
         "number of cells": len(cells),
         "searches": len(found),
         "at least what was told, %": held,

@@ -217,6 +217,7 @@ def rehearsed(case: Case, n: int, epsilon: float, random: np.random.Generator) -
         "share": Fraction(1),
         "seed": 0,
         "split": False,
+        "verbose": 0,
     }
     rehearsal = Auto().rehearsal(Scored(**{**none, **given}))
     finds = weighted if Auto().first_of(rehearsal, 1.0) == "weighted_cv" else picked()

@@ -90,19 +90,12 @@ class SrinivasCompact:
 
 
 @checked
-def kusner_beta(
-    count: Count, delta: Probability, *, constants: str = "corrected"
-) -> SrinivasFinite:
-    """The schedule of Kusner et al. 2015, Algorithm 1.
-
-    "paper": 2 log(count t^2 pi^2 / (3 delta)), a confidence of 1 - delta/2. "corrected": 2 log(2
-    count t^2 pi^2 / (3 delta)), a confidence of 1 - delta/4, so that the four events of Theorem 3
-    together fail with probability delta [derived].
+def kusner_beta(count: Count, delta: Probability) -> SrinivasFinite:
+    """The schedule of Kusner et al. 2015, Algorithm 1: 2 log(2 count t^2 pi^2 / (3 delta)), a
+    confidence of 1 - delta/4, so that the four events of Theorem 3 together fail with probability
+    delta [derived]. The paper prints one of 1 - delta/2.
     """
-    shares = {"paper": 2.0, "corrected": 4.0}
-    if constants not in shares:
-        raise InputError("constants", constants, "'paper' or 'corrected'")
-    return SrinivasFinite(count=count, delta=delta / shares[constants])
+    return SrinivasFinite(count=count, delta=delta / 4.0)
 
 
 @checked

@@ -58,7 +58,7 @@ from dpbo.privacy import (
     warn_of_delta,
 )
 from dpbo.queries.query import Failure, IntegerSum, Outcome, Query
-from dpbo.records.containers import count_records, leaves, map_leaves
+from dpbo.records.containers import count_records, leaves, map_leaves, require_converted
 from dpbo.records.digests import RowDigests, digest_of_sums, table_digest
 from dpbo.records.form import Form, form_of, require_known_form
 from dpbo.records.labels import require_one_index
@@ -216,6 +216,8 @@ class Curator(Opaque):
             row_change=adjacency if isinstance(adjacency, RowChange) else None,
             one_at_a_time=one_at_a_time,
         )
+        for name, given in (("records", records), ("example", example), ("schema", schema)):
+            require_converted(name, given)
         if example is not None:
             count_records(example)
         form = form_of(schema, example)

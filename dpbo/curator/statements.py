@@ -228,15 +228,18 @@ def compose_statement(
     use = BudgetUse.of(ledger, facts, at)
     roles = [birth.role]
     unknown = dict[str, None]()
+    counted = ""
     for reserved in facts.reservations.values():
         role = reserved.terms.get("role", birth.role)
+        # a reservation that states their number is of the curator's own records
+        if role in ROLES and role != birth.role and "records" not in reserved.terms:
+            counted = birth.role
         if role not in ROLES:
             unknown[repr(role)] = None
         elif role not in roles:
             roles.append(role)
     if units is None:  # a charge of DP-SGD steps need not name them
         units = facts.units
-    counted = roles[0] if len(roles) > 1 else ""  # the curator's own
     storage = ledger.storage
     scope = ""
     if not storage.persistent:

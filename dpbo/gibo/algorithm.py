@@ -76,6 +76,7 @@ class GIBOResult:
         last: the last iterate, `d`.
         iterates: theta_0, theta_1, ..., `t + 1 x d`.
         gradients: as released, `t x d`, in the algorithm's coordinates.
+        noise_std: standard deviation of the noise of one coordinate of a gradient.
         rho: length of one gradient's noise over the clip.
         statement: returns the ledger's statement at the time of the call; of a pickled result, at
             the time when it was pickled.
@@ -85,6 +86,7 @@ class GIBOResult:
     last: torch.Tensor = field(repr=False)
     iterates: torch.Tensor = field(repr=False)
     gradients: torch.Tensor = field(repr=False)
+    noise_std: float
     rho: float
     statement: Callable[[], Statement] = field(repr=False)
 
@@ -296,7 +298,7 @@ class DPGIBO:
         )
         x = self._frame.outward(recommended(path, self.settings, self.rho))
         iterates = self._frame.outward(path)
-        return GIBOResult(x, self.theta, iterates, gradients, self.rho, statement)
+        return GIBOResult(x, self.theta, iterates, gradients, self.noise_std, self.rho, statement)
 
     def __repr__(self) -> str:
         return (

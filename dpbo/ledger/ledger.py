@@ -71,16 +71,17 @@ _OF_RESERVATION = _ALL.where(
 )
 
 
-def _counted(kind: str, reservation: Any) -> sa.ScalarSelect[int]:
-    """What the newest entry of this kind counts of a reservation."""
+def _counted(kind: str, reservation: Any) -> sa.Function[int]:
+    """What the newest entry of this kind counts of a reservation; 0 where there is none."""
     newest = table.alias()
-    return (
+    found = (
         sa.select(newest.c.used)
         .where(newest.c.reservation == reservation, newest.c.kind == kind)
         .order_by(newest.c.seq.desc())
         .limit(1)
         .scalar_subquery()
     )
+    return sa.func.coalesce(found, 0)
 
 
 _RESERVED = sa.select(
@@ -120,11 +121,6 @@ class _Plan(NamedTuple):
     reserved: Reserved
     used: int
     filled: int
-
-    @classmethod
-    def stored(cls, name: str, body: str, used: int | None, filled: int | None) -> Self:
-        """As the table holds it."""
-        return cls(_reserved(name, body), used or 0, filled or 0)
 
 
 @functools.lru_cache(maxsize=64)
@@ -314,7 +310,7 @@ class Ledger:
             reservation, answer, before = charge
             if answer is not None:
                 return
-            filled = 0 if reservation is None else (before or 0) + len(values)
+            filled = 0 if reservation is None else before + len(values)
             body = {"values": list(values)}
             self._write(connection, "value", name, body, None, reservation, filled, entry)
         if reservation is None:
@@ -372,7 +368,7 @@ class Ledger:
         """
         with self._transaction() as connection:
             rows = connection.execute(_RESERVED.order_by(_COLUMN.seq)).all()
-            plans = starmap(_Plan.stored, rows)
+            plans = [_Plan(_reserved(name, body), *counts) for name, body, *counts in rows]
             return {plan.reserved.name: self._busiest(connection, plan) for plan in plans}
 
     def counts(self, reservation: str) -> tuple[int, int]:
@@ -636,7 +632,7 @@ class Ledger:
     def _plan(self, connection: sa.Connection, name: str) -> _Plan | None:
         """The reservation of this name; None where there is none."""
         row = connection.execute(_NAMED, {"name": name}).first()
-        return None if row is None else _Plan.stored(*row)
+        return None if row is None else _Plan(_reserved(row[0], row[1]), *row[2:])
 
     def _busiest(self, connection: sa.Connection, plan: _Plan) -> int:
         """Slots that are used; of a parallel reservation, those of the part charged most often."""

@@ -58,6 +58,10 @@ _NAME_SCHEMA = (
 )
 # Bytes of an SQLite page.
 _SMALLEST = 512
+_LOCKED = (
+    "Wait for the other process to finish. Where there is none, the file lies on a network drive,"
+    " whose locks do not work: keep it on a local disk, or give ledger= a server's URL."
+)
 _CHECK = "Check that it exists and can be written."
 # The extra whose driver is tested.
 _POSTGRES = "postgres"
@@ -298,7 +302,7 @@ class Storage:
                 raise LedgerCorrupt(
                     f"the ledger at {self._place()} is damaged: {reason}. {_RESTORE}"
                 ) from None
-            remedy = "Wait for the other process to finish." if "lock" in reason else _CHECK
+            remedy = _LOCKED if "lock" in reason else _CHECK
             text = f"the ledger at {self._place()} cannot be used: {reason}. {remedy}"
             raise LedgerUnavailable(text, uncertain=self._committing) from None
 

@@ -51,6 +51,71 @@ _SQUARE = Within(
 )
 
 
+def _are_bounds(value: Tensor) -> bool:
+    if value.ndim != 2 or value.shape[1] != 2:
+        return False
+    widths = value[:, 1] - value[:, 0]
+    return bool((widths >= 1e-100).all() and (widths <= 1e100).all())
+
+
+@checked
+@dataclass(frozen=True, eq=False)
+class Box:
+    """Public bounds of each column, between which records are scaled to [-1, 1] and clipped there.
+
+    The sensitivity of a sum over records in a ball is unchanged: it is a supremum over all places
+    in the ball, and a record's place still follows from the record alone. A coordinate that is not
+    finite stays so, and the record counts as nothing.
+
+    Args:
+        bounds: shape `d x 2`, float64: the lower and upper bound of each column, apart by 1e-100 to
+            1e100, fixed without looking at the data.
+    """
+
+    bounds: Annotated[
+        Tensor, FLOAT64, Within("of shape d x 2, each lower bound below its upper one", _are_bounds)
+    ]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bounds", self.bounds.detach().cpu().clone())
+
+    def require_dimension(self, d: int) -> None:
+        """Raises InputError if there are bounds of another number of columns than d."""
+        if len(self.bounds) != d:
+            raise InputError("bounds", tuple(self.bounds.shape), f"of shape {d} x 2")
+
+    @property
+    def middle(self) -> Tensor:
+        """Halfway between the bounds: `d`."""
+        return self.bounds.mean(1)
+
+    @property
+    def half(self) -> Tensor:
+        """Half the distance of the bounds: `d`."""
+        return (self.bounds[:, 1] - self.bounds[:, 0]) / 2.0
+
+    def inward(self, X: Tensor) -> Tensor:
+        """Points `n x d` in units in which the bounds are -1 and 1, not clipped."""
+        return (X - self.middle.to(X.device)) / self.half.to(X.device)
+
+    def clipped(self, X: Tensor) -> Tensor:
+        """Records `n x d` in these units, each coordinate clipped to [-1, 1]."""
+        return torch.where(X.isfinite(), self.inward(X).clamp(-1.0, 1.0), math.nan)
+
+    def outward(self, Z: Tensor) -> Tensor:
+        """Points `n x d` in the caller's units."""
+        return Z * self.half.to(Z.device) + self.middle.to(Z.device)
+
+    def of(self, ball: Ball) -> Ball:
+        """The ball of the caller's points whose place is the one that `ball` gives them in units of
+        the box.
+        """
+        center = torch.zeros_like(self.half) if ball.center is None else ball.center
+        scale = torch.diag(1.0 / self.half)
+        matrix = scale if ball.matrix is None else ball.matrix @ scale
+        return Ball(ball.radius, center=self.outward(center), matrix=matrix, norm=ball.norm)
+
+
 @checked
 @dataclass(frozen=True, eq=False)
 class Ball:
@@ -165,10 +230,16 @@ def product(A: Tensor, B: Tensor, bits: int = _CHUNK_BITS) -> Tensor:
 
 
 def lattice_chunks(
-    X: Tensor, ball: Ball, bits: int, rows: int, *, by_record: bool = False
+    X: Tensor,
+    ball: Ball,
+    bits: int,
+    rows: int,
+    *,
+    box: Box | None = None,
+    by_record: bool = False,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The records `n x d` in chunks of one shape: (whole numbers `d x rows` as float64, which
-    columns are valid records, `rows`).
+    columns are valid records, `rows`). With a box the ball is in its units.
 
     Columns that pad the last chunk, and records that count as nothing, are zero and not valid. With
     `by_record` the numbers of a record stand together in memory, as they do in X; else those of a
@@ -189,7 +260,10 @@ def lattice_chunks(
         matrix = torch.zeros(max(d, 2), d, dtype=torch.float64, device=device)
         matrix[:d] = ball.matrix.to(device) / ball.radius
     for start in range(0, len(X), rows):
-        chunk = X[start : start + rows].to(torch.float64).T
+        chunk = X[start : start + rows].to(torch.float64)
+        if box is not None:
+            chunk = box.clipped(chunk)
+        chunk = chunk.T
         count = chunk.shape[1]
         moved = Z[:, :count]
         if center is not None:

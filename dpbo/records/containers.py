@@ -39,6 +39,28 @@ def count_records(records: Any) -> int:
     return lengths.pop()
 
 
+def require_converted(name: str, records: Any) -> None:
+    """Refuse tables of other libraries than pandas, such as polars and arrow, by the call that
+    converts them: a score, or an estimator, would see another table than it was given.
+
+    Raises:
+        InputError: names the argument.
+    """
+    for part in leaves(records):
+        kind = type(part)
+        lazy = hasattr(kind, "collect") and not hasattr(kind, "__len__")
+        if hasattr(kind, "iloc") or not (lazy or hasattr(kind, "to_pandas")):
+            continue
+        call = "collect().to_pandas" if lazy else "to_pandas"
+        shown = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+        raise InputError(
+            name,
+            shown,
+            "a pandas DataFrame, an array, a tensor or a list",
+            f"Convert it by .{call}(), here and in the other tables.",
+        )
+
+
 def _require_no_parts(records: Any) -> None:
     """Refuse a list of tables that belong together, such as [X, y]: a list is one of samples, and
     these would be two records."""

@@ -6,6 +6,7 @@ every call here starts from the same state of torch's, numpy's and Python's gene
 put back afterwards.
 """
 
+import contextlib
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -432,12 +433,10 @@ def _fitting(part: Any, cell: _Cell) -> Any:
     return cell.text
 
 
-def _scores_or_none(
-    score: Score, subject: Any, records: Any, call: Callable[[Score, Any, Any], Any] | None = None
-) -> Any:
+def _scores_or_none(score: Score, subject: Any, records: Any) -> Any:
     """The scores of these records; None where the score raises or gives anything but a number a
     record: the curator would count the failing records as the worst score."""
-    return _all_scores(score, subject, [records], call or _called)[0]
+    return _all_scores(score, subject, [records], _called)[0]
 
 
 def _all_scores(
@@ -458,19 +457,16 @@ def _all_scores(
     forms = {(each.device, each.dtype, each.shape) for each in tensors}
     if len(tensors) == len(results) and len(forms) == 1:
         results = [*torch.stack(tensors).detach().cpu()]
-    return list(map(_checked_or_none, results, tables))
-
-
-def _checked_or_none(result: Any, records: Any) -> Any:
-    """The scores of these records; None for anything but a number a record."""
-    try:
-        scores = _scores(result)
-    except Exception:
-        return None
-    numeric = scores.dtype.kind in "biuf" and scores.ndim > 0
-    if numeric and len(scores) == count_records(records):
-        return scores
-    return None
+    found = []
+    for result, records in zip(results, tables, strict=True):
+        scores = None
+        with contextlib.suppress(Exception):
+            scores = _scores(result)
+            numeric = scores.dtype.kind in "biuf" and scores.ndim > 0
+            if not numeric or len(scores) != count_records(records):
+                scores = None
+        found.append(scores)
+    return found
 
 
 def _scores(result: Any) -> NDArray[Any]:

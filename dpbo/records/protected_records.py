@@ -12,14 +12,17 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from dpbo.accounting.calibration import budget_in_words
 from dpbo.errors import InputError, UsageError
 from dpbo.events import Event
+from dpbo.queries.ball import LARGEST_CHUNK, Ball
 from dpbo.records import charged_tables
-from dpbo.records.containers import leaves
+from dpbo.records.containers import is_dense, leaves
 from dpbo.records.digests import RowDigests, RowSet, table_digest
 from dpbo.records.named_tables import named_tables
 from dpbo.records.opaque import Opaque
@@ -43,8 +46,19 @@ _SCALED = (
     " the estimator; or fit it to public rows alone. If the column's ends are published constants,"
     " all is well. Tell only those who may see the records."
 )
+_CLIPPED = (
+    "more than half of the protected rows lie further than radius={radius:g} from center (0 where"
+    " it is omitted), and are clipped to that distance: what is released will tell of the radius"
+    " rather than of the rows. Give bounds=, one (lower, upper) a column in the columns' own units,"
+    " or a larger radius; take both from what is known of the columns without these rows. Tell only"
+    " those who may see the records."
+)
 # The budget of all that no ledger of this process is known to pay for.
 _TRAININGS = "trainings"
+
+
+class ClippedRowsWarning(UserWarning):
+    """Most protected rows lie beyond the ball that they are clipped to."""
 
 
 class RepeatedRecordsWarning(UserWarning):
@@ -180,6 +194,27 @@ class ProtectedRecords(Opaque):
         column = scaled_column(own, other)
         if column is not None:
             warn(_SCALED.format(column=column), ScaledRowsWarning)
+
+    def warn_if_clipped(self, ball: Ball, d: int) -> None:
+        """Warns (`ClippedRowsWarning`) where the own records are one table of d columns of numbers,
+        and more than half of its finite rows lie beyond a ball.
+        """
+        rows = self.__own.records
+        if hasattr(rows, "iloc"):
+            rows = rows.to_numpy()
+        if isinstance(rows, np.ndarray) and rows.dtype.kind in "biuf":
+            rows = torch.from_numpy(rows.astype(np.float64))
+        if not isinstance(rows, Tensor) or not is_dense(rows) or rows.shape[1:] != (d,):
+            return
+        order = torch.inf if ball.norm == "linf" else 2
+        lengths = torch.cat(
+            [
+                torch.linalg.vector_norm(ball.inward(part.double()), order, dim=1)
+                for part in torch.split(rows.detach(), LARGEST_CHUNK)
+            ]
+        )
+        if int((lengths[lengths.isfinite()] > 1.0).sum()) > int(lengths.isfinite().sum()) / 2:
+            warn(_CLIPPED.format(radius=ball.radius), ClippedRowsWarning)
 
     def are(self, records: Any) -> bool:
         """Whether these are the curator's own records, each as often, in any order.
@@ -349,6 +384,33 @@ def holds_protected(records: Any) -> bool:
     """Whether a budget of this process protects some of these records; False where their form
     cannot be compared."""
     return protected_tables.hold(_sets_of(records))
+
+
+def require_unprotected(name: str, *tables: Any) -> None:
+    """Raises InputError where a ledger of this process protects some of these rows: for one exact
+    number of all of them, such as a score, which no budget covers. Rows whose form cannot be
+    compared pass, and so do those that were computed from protected ones.
+
+    Args:
+        name: the argument that holds the rows.
+        tables: their parts, such as features and labels, each None where there is none.
+    """
+    if holds_protected(tuple(map(_comparable, tables))):
+        raise InputError(
+            name,
+            type(tables[0]).__name__,
+            "free of records that a ledger of this process protects",
+            "A score on them is exact, and no budget covers it: use what was released of them, such"
+            " as a search's best_score_ or a ClippedMean of each record's score, or give rows that"
+            " nothing protects.",
+        )
+
+
+def _comparable(table: Any) -> Any:
+    """The table in a form whose rows can be compared with other tables' rows."""
+    if isinstance(table, (list, tuple)) and not isinstance(table[0] if table else "", str):
+        return np.asarray(table)
+    return table.tocsr() if hasattr(table, "tocsr") else table
 
 
 def require_other_rows(name: str, records: Any, own: Any, role: str, why: str) -> None:

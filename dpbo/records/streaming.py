@@ -27,7 +27,7 @@ losses kept at 256 points are 1.02 GB: 19 ms at 55 GB/s (PCI Express 5), while t
 reads them in 0.25 ms. Work on a block hides behind the next one's copy. If the work itself copies
 to the device and that waits in the same copy engine, they take turns: then a block takes its copy's
 time and about a millisecond more. Either way the whole should stay below 1.2 times the copies
-alone, where blocks are large; `benchmarks.gpu` prints both. No GPU has measured it yet.
+alone, where blocks are large; `benchmarks.gpu` prints both.
 """
 
 import dataclasses

@@ -7,44 +7,41 @@ HTML page that needs nothing else.
 It is for a privacy officer and for a paper's appendix. Everything in it is public: it follows from
 the ledger, which keeps points, released values and the law of their noise, and from models of
 these. Points are shown by their parameters where the ledger or the caller (`space=`) names these,
-else by their coordinates. The page holds no script and asks for no other file.
+else by their coordinates. The page holds no script and asks for no other file. The same ledger
+gives the same page.
+
+`data/report.html` has its text, and this module what that text is about.
 """
 
 import contextlib
-import importlib.resources
+import io
 import itertools
 import math
 import os
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
-import jinja2
 import torch
 
 from dpbo._version import __version__
-from dpbo.accounting import Planned, PureFilter
 from dpbo.accounting.calibration import budget_in_words
 from dpbo.curator.curator import Curator
 from dpbo.curator.statements import BudgetUse, compose_statement, largest_share
 from dpbo.errors import InputError, Unshown, UsageError
+from dpbo.extras import needs
 from dpbo.ledger.entries import Record, Reserved
 from dpbo.ledger.ledger import Ledger
 from dpbo.objective import PrivateObjective
 from dpbo.places import place_named
-from dpbo.reporting.charts import HEIGHT, WIDTH, ConvergenceChart, budget_bars, percent, with_noise
+from dpbo.reporting import words
+from dpbo.reporting.plots import draw_convergence
 from dpbo.reporting.released_values import PUBLIC_SCORES, ReleasedValues, public_column
-from dpbo.reporting.words import (
-    accounting_in_words,
-    mechanism_in_words,
-    question_in_words,
-    rarity,
-    terms_in_words,
-)
 from dpbo.search import DPSearch
 from dpbo.space import Space
-from dpbo.statement import Guarantee, Statement, format_down, format_up
+from dpbo.statement import Guarantee, format_down, format_up
 from dpbo.validation import checked, printable
 
 _ALLOWED = (
@@ -57,13 +54,35 @@ _MOST_ROWS = 1000
 _FEW = 4
 # the query of a charge of `private_selection`
 _SELECTION = "PrivateSelection"
-# letters of a text in a table, and of what was declared public
-_LONGEST = 160
-_LONGEST_TERM = 4000
+# configurations of a search that released no scores
+_BEST = 10
+# colours of pictures, which the page's style sheet gives again, and others in the dark
+_COLOURS = {
+    "#2a62a8": "value",
+    "#bf4a11": "model",
+    "#5a6675": "muted",
+    "#dfe4ea": "line",
+}
+_STYLE = {
+    "axes.edgecolor": "#dfe4ea",
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.labelcolor": "#5a6675",
+    "axes.prop_cycle": "cycler(color=['#2a62a8', '#bf4a11'])",
+    "axes.spines.left": False,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.size": 9,
+    "grid.color": "#dfe4ea",
+    "legend.labelcolor": "#5a6675",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "dpbo",
+    "xtick.color": "#5a6675",
+    "ytick.color": "#5a6675",
+    "ytick.major.size": 0,
+}
 
 Spaces = Space | Mapping[str, Space]
-# a released value as the ledger has it
-Value = Mapping[str, Any]
 
 
 @checked
@@ -89,30 +108,37 @@ def report(
 
     Raises:
         InputError: another source.
+        MissingLibrary: without the extra `plots`.
         LedgerUnavailable: the ledger cannot be read.
         LedgerCorrupt: it was damaged.
     """
-    page = (
-        importlib.resources.files("dpbo.reporting")
-        .joinpath("data/report.html")
-        .read_text(encoding="ascii")
-    )
+    with needs("plots"):
+        import jinja2
     environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("dpbo.reporting", "data"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         finalize=_printable,
     )
-    facts = _facts_of(source, space, delta)
-    text = environment.from_string(page).render(
+    environment.filters |= {"down": format_down, "percent": words.percent, "up": _up}
+    if isinstance(source, DPSearch):
+        facts = _facts_of_search(source, delta)
+    else:
+        facts = _facts_of_ledger(*_ledger_of(source, space), delta)
+    statement = facts["statement"]
+    page = environment.get_template("report.html").render(
         **facts,
-        title=title or facts["statement"].dataset or "Records without a name",
+        bound=Guarantee.none() if statement.void else statement.guarantee,
+        condition=statement.condition(),
+        exp=math.exp,
+        share_of=largest_share,
+        title=title or statement.dataset or "Records without a name",
         version=__version__,
-        width=WIDTH,
-        height=HEIGHT,
+        words=words,
     )
-    return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
+    return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
 def _printable(value: Any) -> Any:
@@ -122,14 +148,17 @@ def _printable(value: Any) -> Any:
     return value
 
 
-def _facts_of(source: Any, space: Spaces | None, delta: float | None) -> dict[str, Any]:
-    """What the page shows of a source."""
-    if isinstance(source, DPSearch):
-        return _facts_of_search(source, delta)
+def _up(bound: float | None, digits: int = 4) -> str:
+    """A bound in a guarantee, rounded up; "" where there is none."""
+    return "" if bound is None or bound == math.inf else format_up(bound, digits)
+
+
+def _ledger_of(source: Any, space: Spaces | None) -> tuple[Ledger, Spaces | None, int | None]:
+    """The ledger of a source, the space of its points, and the number of units, where known."""
     if isinstance(source, (str, os.PathLike)):
-        return _facts_of_ledger(Ledger.open(place_named(os.fspath(source))), space, delta)
+        return Ledger.open(place_named(os.fspath(source))), space, None
     if isinstance(source, Ledger):
-        return _facts_of_ledger(source, space, delta)
+        return source, space, None
     owner = getattr(source, "objective", source)
     curator = getattr(owner, "curator", owner)
     if not isinstance(curator, Curator):
@@ -137,294 +166,228 @@ def _facts_of(source: Any, space: Spaces | None, delta: float | None) -> dict[st
     own = getattr(source, "space", None)
     if space is None and isinstance(owner, PrivateObjective) and isinstance(own, Space):
         space = {owner.name: own}
-    return _facts_of_ledger(curator.ledger, space, delta, units=curator.units)
+    return curator.ledger, space, curator.units
 
 
 def _facts_of_ledger(
-    ledger: Ledger, space: Spaces | None, delta: float | None, units: int | None = None
+    ledger: Ledger, space: Spaces | None, units: int | None, delta: float | None
 ) -> dict[str, Any]:
+    """What the page shows of a ledger."""
     held = ledger.facts()
     records = ledger.records()
     statement = compose_statement(ledger, delta=delta, units=units, verified=held)
-    use = BudgetUse.of(ledger, held, statement.guarantee.delta if delta is None else delta)
-    charges = [record for record in records if record.kind == "charge"]
-    answers = _answers(records)
-    spaces = {
-        name: _space_of(held.reservations.get(name), values, space)
-        for name, values in answers.items()
-    }
-    charted = []
-    single = []
-    noises = dict[str, str]()
-    for search in _searches(answers, spaces):
-        noises[search.name] = search.noise
-        if search.chart is None:
-            single.append(search)
-        else:
-            charted.append(search)
-    values = _values(records)
-    releases = [*_releases(charges, values, spaces)]
     counts = Counter[str | None]()
-    for charge in charges:
-        counts[charge.reservation] += charge.event.count
-    rows = []
-    for name, cost in held.paid.items():
-        made = "without a reservation"
-        mechanism = ""
-        if (reserved := held.reservations.get(name)) is not None:
-            made = f"{counts[name]:,} of {_most(reserved)}"
-            mechanism = mechanism_in_words(reserved.event)
-        rows.append(
-            {
-                "name": name,
-                "releases": made,
-                "mechanism": mechanism,
-                "share": percent(float(largest_share(cost, held.cap))),
-                "noise": noises.get(name, ""),
-            }
-        )
+    for record in records:
+        if record.kind == "charge":
+            counts[record.reservation] += record.event.count
+    releases = [*_releases(records)]
+    results = [*_results(releases, held.reservations, space)]
+    spaces = {result.name: result.space for result in results}
     return {
-        **_promise(statement),
-        "unused_delta": ledger.budget.delta if statement.guarantee.delta == 0.0 else None,
-        "budget": _budget(use, ledger),
-        "reservations": rows,
-        "searches": charted,
-        "single": single,
-        "selected": [*_selected(charges, values, held.reservations, spaces)],
+        "statement": statement,
+        "told": f"{budget_in_words(ledger.budget)}. {words.accounting_in_words(ledger.accounting)}",
+        "ledger": ledger,
+        "held": held,
+        "use": BudgetUse.of(ledger, held, statement.guarantee.delta if delta is None else delta),
+        "counts": counts,
+        "results": results,
         "recommended": None,
-        "configurations": None,
-        "releases": releases[:_MOST_ROWS],
+        "releases": [_row(one, spaces.get(one.name)) for one in releases[:_MOST_ROWS]],
         "more": max(len(releases) - _MOST_ROWS, 0),
-        "count": counts.total(),
     }
 
 
 def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
-    """A fitted search: its ledger's facts where it was kept in a file, and what it recommends."""
+    """What the page shows of a fitted search: its ledger, where that was kept in a file, and what
+    it recommends.
+    """
     if not hasattr(search, "statement_"):
         raise UsageError("the DPSearch is not fitted: call fit first.")
-    statement: Statement = search.statement_
     space = Space(**search.param_distributions)
-    searched = f"{search.name}: search"
-    tested = f"{search.name}: test"
-    place = None if search.privacy is None else search.privacy.ledger
-    if place is not None:
-        facts = _facts_of_ledger(Ledger.open(place), {searched: space, tested: space}, delta)
+    facts: dict[str, Any] = {"statement": search.statement_, "ledger": None, "results": []}
+    if search.privacy is not None and search.privacy.ledger is not None:
+        tested = f"{search.name}: test"
+        spaces = {f"{search.name}: search": space, tested: space}
+        facts = _facts_of_ledger(Ledger.open(search.privacy.ledger), spaces, None, delta)
         # what the recommendation says
-        facts["single"] = [one for one in facts["single"] if one.name != tested]
-    else:
-        budget = {
-            "bars": budget_bars(None, 1 - statement.remaining),
-            "spent": _cost(statement.spent),
-            "reserved": _cost(statement.reserved),
-            "left": None,
-            "words": "",
-            "shares": "",
-        }
-        facts = {
-            **_promise(statement),
-            "unused_delta": None,
-            "budget": budget,
-            "reservations": [],
-            "searches": [],
-            "single": [],
-            "selected": [],
-            "configurations": None,
-            "releases": None,
-            "more": 0,
-            "count": None,
-        }
-        if "posterior_mean" in search.results_:
-            facts["searches"] = [Search.of(ReleasedValues.of(search))]
-    if not facts["searches"]:
-        facts["configurations"] = _configurations(search)
-    score = None
+        facts["results"] = [one for one in facts["results"] if one.name != tested]
+    elif "posterior_mean" in search.results_:
+        released = ReleasedValues.of(search)
+        facts["results"] = [Result.of(released, space, released.X)]
+    column = public_column(search.results_)
+    configurations = []
+    if column is not None:
+        scored = zip(search.results_[column], search.results_["params"], strict=True)
+        for score, parameters in sorted(scored, key=lambda row: -row[0])[:_BEST]:
+            configurations.append((f"{score:.4g}", _listed(_texts(parameters))))
+    score = ""
     if not math.isnan(search.best_score_):
-        score = with_noise(search.best_score_, search.recommendation_.noise_std)
+        score = words.with_noise(search.best_score_, search.recommendation_.noise_std)
     facts["recommended"] = {
         "parameters": _texts(search.best_params_),
-        "score": score,
         "told": str(search.recommendation_),
-        "searches": (search.name, searched),
+        "score": score,
+        "column": PUBLIC_SCORES.get(column or ""),
+        "configurations": configurations,
+        "count": len(search.results_["params"]),
     }
     return facts
 
 
-def _promise(statement: Statement) -> dict[str, Any]:
-    """What the page says of the guarantee."""
-    guarantee = Guarantee.none() if statement.void else statement.guarantee
-    technical = list[str]()
-    meaning = list[str]()
-    for sentence in statement.meaning:
-        (technical if "-GDP means: " in sentence else meaning).append(sentence)
-    declared = {}
-    for name, terms in statement.public_inputs.items():
-        words = terms_in_words(terms)
-        declared[name] = {term: _cut(text, _LONGEST_TERM) for term, text in words.items()}
-    return {
-        "statement": statement,
-        "opening": statement.opening(),
-        "guarantee": dict(statement.sections())["Guarantee"],
-        "condition": statement.condition(),
-        "epsilon": _finite(guarantee.epsilon),
-        "mu": _finite(guarantee.mu),
-        "factor": _factor(guarantee),
-        "rarity": rarity(guarantee.delta) if guarantee.delta else None,
-        "meaning": meaning,
-        "technical": technical,
-        "several_lines": len(set(statement.lines)) > 1,
-        "declared": declared,
-    }
+@dataclass(frozen=True, eq=False)
+class Release:
+    """What was released at once, or charged without an answer in the ledger.
 
-
-def _finite(bound: float | None) -> str | None:
-    """A bound in a guarantee, rounded up; None where there is none."""
-    if bound is None or bound == math.inf:
-        return None
-    return format_up(bound)
-
-
-def _factor(guarantee: Guarantee) -> str | None:
-    """By how much a probability may change, rounded up; None where that is not bounded or too large
-    to mean anything.
+    Attributes:
+        entry: of the charge, or of several.
+        name: of its reservation, or its own.
+        reservation: None where there is none.
+        what: was asked.
+        slot: the facts with which it was asked.
+        value: what the ledger has of the answer; None where it has none.
     """
-    if guarantee.epsilon is None or guarantee.epsilon > 100:
-        return None
-    return format_up(math.exp(guarantee.epsilon), 3)
+
+    entry: str
+    name: str
+    reservation: str | None
+    what: str
+    slot: Mapping[str, Any]
+    value: Mapping[str, Any] | None
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """Public facts of the question, such as its point x."""
+        return {**(self.value or {}).get("details", {}), **self.slot.get("details", {})}
 
 
-def _cost(cost: Guarantee) -> str:
-    """What releases cost together, in epsilon where there is one."""
-    epsilon = _finite(cost.epsilon)
-    if epsilon is None:
-        return str(cost)
-    return f"epsilon {epsilon} at delta {cost.delta:g}"
-
-
-def _budget(use: BudgetUse, ledger: Ledger) -> dict[str, Any]:
-    if not use.epsilon_left:
-        left = None
-    else:
-        left = f"epsilon {format_down(use.epsilon_left)} at delta {ledger.budget.delta:g}"
-    bars = budget_bars(float(use.spent_share), float(use.reserved_share))
-    accounting = ledger.accounting
-    if isinstance(accounting, Planned):
-        shares = (
-            "Shares are of the releases that were planned; where several kinds were planned, of the"
-            " kind that is used most."
-        )
-    elif isinstance(accounting, PureFilter):
-        shares = "Shares are of epsilon."
-    else:
-        shares = (
-            f"Shares are of {accounting.unit.removeprefix('of ')}, in which the costs of releases"
-            " add up. Epsilons do not add up"
-        )
-        shares += f": the {bars[2].text} that is left is worth {left}." if left else "."
-    return {
-        "bars": bars,
-        "spent": _cost(use.spent),
-        "reserved": _cost(use.reserved),
-        "left": left,
-        "words": f"{budget_in_words(ledger.budget)}. {accounting_in_words(accounting)}",
-        "shares": shares,
-    }
+def _releases(records: Sequence[Record]) -> Iterator[Release]:
+    """In order; successive charges that keep no slots, such as the steps of DP-SGD, are one."""
+    drawn = {one.answers: one.body["values"] for one in records if one.answers is not None}
+    charges = [record for record in records if record.kind == "charge"]
+    for (name, reservation, _), group in itertools.groupby(
+        charges, lambda one: (one.name, one.reservation, "slots" in one.body or one.seq)
+    ):
+        charged = list(group)
+        shown = reservation or name
+        if "slots" not in charged[0].body:
+            first, last = charged[0].seq, charged[-1].seq
+            entry = f"{first}" if first == last else f"{first} to {last}"
+            count = sum(record.event.count for record in charged)
+            what = f"{count:,} times: {words.mechanism_in_words(charged[0].event)}"
+            yield Release(entry, shown, reservation, what, {}, None)
+            continue
+        for charge in charged:
+            values = drawn.get(charge.seq, [])
+            for slot, value in itertools.zip_longest(charge.body["slots"], values):
+                what = words.question_in_words(str(slot.get("query", "")))
+                yield Release(str(charge.seq), shown, reservation, what, slot, value)
 
 
 @dataclass(frozen=True, eq=False)
-class Search:
-    """The values of one reservation whose releases have points, and what is recommended of them.
+class Result:
+    """What a reservation's values tell, where each is a number at a point.
 
     Attributes:
-        chart: None for a single value.
-        parameters: the recommended point's, by name.
-        mean: its posterior mean.
+        name: of the reservation.
+        space: of the points; None where none is known.
+        parameters: of the recommended point, by name.
+        score: its posterior mean; of a single value, that with its noise; "" where it has none.
         best: its evaluation, from 1.
         noise: standard deviation of one release.
-        named: whether the names are those of a space.
+        picture: of convergence, as SVG; "" of a single value.
+        hidden: whether it is the best of a hidden number of runs.
     """
 
     name: str
-    chart: ConvergenceChart | None
+    space: Space | None
     parameters: dict[str, str]
-    mean: str
-    best: int
-    noise: str
-    named: bool
+    score: str
+    best: int = 1
+    noise: str = ""
+    picture: str = ""
+    hidden: bool = False
 
     @classmethod
-    def of(cls, released: ReleasedValues, points: torch.Tensor | None = None) -> "Search":
-        """From released values; `points` as the ledger has them, where their space is not known."""
+    def of(cls, released: ReleasedValues, space: Space | None, X: torch.Tensor) -> "Result":
+        """From values at points X of this space, as the ledger has them."""
         best = released.best
-        stds = released.Yvar[:, 0].sqrt()
-        if points is None:
-            parameters = _texts(released.parameters(best))
-        else:
-            parameters = _parameters(points[best].tolist(), None)
-        if len(released.X) == 1:
-            mean = with_noise(float(released.mean[best]), float(stds[best]))
-            chart = None
-        else:
-            mean = f"{float(released.mean[best]):.4g}"
-            chart = ConvergenceChart.of(released)
-        noise = f"{float(stds.max()):.2g}"
-        return cls(released.name, chart, parameters, mean, best + 1, noise, points is None)
+        mean = float(released.mean[best])
+        std = float(released.Yvar.max().sqrt())
+        shown = (released.name, space, _parameters(X[best].tolist(), space))
+        if len(X) == 1:
+            return cls(*shown, words.with_noise(mean, std), noise=f"{std:.2g}")
+        return cls(*shown, f"{mean:.4g}", best + 1, f"{std:.2g}", _picture(released))
 
 
-def _answers(records: Sequence[Record]) -> dict[str, list[Value]]:
-    """The released values of each reservation."""
-    found = dict[Any, list[Value]]()
-    by_charge = dict[int | None, list[Value]]()
-    for record in records:
-        if record.kind == "charge":
-            by_charge[record.seq] = found.setdefault(record.reservation, [])
-        elif record.kind == "value":
-            by_charge[record.answers] += record.body["values"]
-    # of charges without a reservation
-    found.pop(None, None)
-    return found
-
-
-def _values(records: Sequence[Record]) -> dict[int, list[Value]]:
-    """The released values by the number of the charge that paid for them."""
-    return {
-        record.answers: record.body["values"] for record in records if record.answers is not None
-    }
-
-
-def _point(value: Value) -> Any:
-    """The point at which a value was released, if it has one."""
-    if isinstance(value.get("details"), dict):
-        return value["details"].get("x")
-    return None
+def _results(
+    releases: Sequence[Release], reservations: Mapping[str, Reserved], given: Spaces | None
+) -> Iterator[Result]:
+    """Those of the reservations whose values are single numbers at points of one dimension, and
+    the best runs of private selections.
+    """
+    delivered = defaultdict[str, list[Release]](list)
+    for release in releases:
+        if release.value is not None and release.reservation is not None:
+            delivered[release.reservation].append(release)
+    for name, own in delivered.items():
+        try:
+            X = _float64([one.details["x"] for one in own])
+        except (KeyError, TypeError, ValueError):
+            # a best run that was not released has no point, and other queries have other facts
+            continue
+        terms = reservations[name].terms
+        space = _space_of(name, X, terms, given)
+        values = [one.value or {} for one in own]
+        if own[0].slot.get("query") == _SELECTION:
+            score = ""
+            if values[0]["value"]:
+                score = words.with_noise(values[0]["value"][0], terms.get("noise_std") or 0.0)
+            yield Result(name, space, _parameters(X[0].tolist(), space), score, hidden=True)
+        elif X.ndim == 2 and all(len(one.get("variance", [])) == 1 for one in values):
+            Y = _float64([one["value"] for one in values])
+            Yvar = _float64([one["variance"] for one in values])
+            yield Result.of(ReleasedValues.at(X, Y, Yvar, name, space), space, X)
 
 
 def _space_of(
-    reserved: Reserved | None, values: Sequence[Value], given: Spaces | None
+    name: str, X: torch.Tensor, terms: Mapping[str, Any], given: Spaces | None
 ) -> Space | None:
     """The space of a reservation's points: the caller's, else the one that its terms describe. None
     unless all points lie in it.
     """
-    points = [point for point in map(_point, values) if point is not None]
-    if not _are_points(points):
-        return None
-    terms = {} if reserved is None else reserved.terms
-    spaces = [given.get(reserved.name if reserved else "") if isinstance(given, Mapping) else given]
-    # There is no space, or another program described it.
+    spaces = [given.get(name) if isinstance(given, Mapping) else given]
+    # there is none, or another program described it
     with contextlib.suppress(InputError):
         spaces.append(Space.from_json(terms.get("space", "")))
     for space in spaces:
-        if space is not None and _holds(space, points):
-            return space
+        with contextlib.suppress(InputError):
+            if space is not None and [space.decode(x) for x in X]:
+                return space
     return None
 
 
-def _holds(space: Space, points: Sequence[Sequence[float]]) -> bool:
-    """Whether all points, of one dimension, lie in a space."""
-    X = _float64(points)
-    return X.shape[1] == len(space.names) and bool(
-        ((X >= space.bounds[0]) & (X <= space.bounds[1])).all()
-    )
+def _picture(released: ReleasedValues) -> str:
+    """The convergence picture as SVG, in the page's colours."""
+    with needs("plots"):
+        import matplotlib
+        from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(8.4, 3.4), layout="constrained")
+        axes = draw_convergence(released, figure.add_subplot())
+        axes.set_title("")
+        axes.get_legend().remove()
+        figure.legend(loc="outside upper left", ncols=3, frameon=False)
+        file = io.StringIO()
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(file, format="svg", transparent=True, metadata=nothing)
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    # several pictures of one page would have the same
+    text = re.sub(r' id="[a-z]+_\d+"', "", text)
+    for colour, name in _COLOURS.items():
+        text = text.replace(colour, f"var(--{name})")
+    return text
 
 
 def _parameters(point: Sequence[float], space: Space | None) -> dict[str, str]:
@@ -434,220 +397,52 @@ def _parameters(point: Sequence[float], space: Space | None) -> dict[str, str]:
     return _texts(space.decode(_float64(point)))
 
 
-def _searches(
-    answers: Mapping[str, Sequence[Value]], spaces: Mapping[str, Space | None]
-) -> Iterator[Search]:
-    """Each reservation whose values are single numbers at points x of one dimension."""
-    for name, own in answers.items():
-        points = list(map(_point, own))
-        if not _are_points(points) or not all(map(_is_single, own)):
-            continue
-        X = _float64(points)
-        Y = _float64([value["value"] for value in own])
-        Yvar = _float64([value["variance"] for value in own])
-        space = spaces[name]
-        released = ReleasedValues.at(X, Y, Yvar, name, space)
-        yield Search.of(released, X if space is None else None)
+def _row(release: Release, space: Space | None) -> tuple[str, ...]:
+    """A release as a row of the table."""
+    details = release.details
+    # other queries have other facts of this name
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        details = _parameters(details["x"], space) | {**details, "x": None}
+    answer = "lost: charged, never delivered"
+    if release.value is not None:
+        answer = _answer(release.value, release.slot)
+    elif not release.slot:
+        answer = "the ledger holds the cost alone"
+    return release.entry, release.name, release.what, _listed(_texts(details)), answer
 
 
-def _is_single(value: Value) -> bool:
-    """Whether this is one number and its variance."""
-    return len(value.get("variance", [])) == len(value["value"]) == 1 and isinstance(
-        value["value"][0], (int, float)
-    )
-
-
-def _are_points(found: Sequence[Any]) -> TypeGuard[Sequence[list[float]]]:
-    """Whether these are points of numbers, one or more, of one dimension."""
-    if not found:
-        return False
-    for x in found:
-        if not isinstance(x, list) or not 0 < len(x) == len(found[0]) or not _are_numbers(x):
-            return False
-    return True
-
-
-def _are_numbers(found: list[Any]) -> bool:
-    return all(isinstance(one, (int, float)) for one in found)
+def _answer(drawn: Mapping[str, Any], slot: Mapping[str, Any]) -> str:
+    """One released answer in a cell of a table."""
+    value = drawn["value"]
+    variance = drawn.get("variance", [])
+    if slot.get("query") == _SELECTION:
+        if "x" not in drawn.get("details", {}):
+            return "no run was released"
+        return ", score ".join(["the best run", *(f"{score:.4g}" for score in value)])
+    if not variance:
+        chosen = ", ".join(f"candidate {number + 1:,.0f}" for number in value)
+        count = slot.get("public", {}).get("candidates")
+        return f"{chosen}{f' of {count:,}' if isinstance(count, int) else ''} was chosen"
+    numbers = _float64(value)
+    if numbers.ndim == 1 and len(numbers) <= _FEW:
+        pairs = zip(value, variance, strict=True)
+        return ", ".join(words.with_noise(one, math.sqrt(squared)) for one, squared in pairs)
+    noise = f"{math.sqrt(max(variance)):.2g}"
+    return f"{' x '.join(map(str, numbers.shape))} numbers, noise at most {noise}"
 
 
 def _float64(numbers: Any) -> torch.Tensor:
     return torch.tensor(numbers, dtype=torch.float64, device="cpu")
 
 
-def _selected(
-    charges: Sequence[Record],
-    values: Mapping[int, Sequence[Value]],
-    reservations: Mapping[str, Reserved],
-    spaces: Mapping[str, Space | None],
-) -> Iterator[dict[str, Any]]:
-    """The winner of each private selection."""
-    for charge in charges:
-        slots = charge.body.get("slots", [])
-        if charge.seq in values and len(slots) == 1 and slots[0].get("query") == _SELECTION:
-            name = charge.reservation or charge.name
-            (value,) = values[charge.seq]
-            noise = reservations[name].terms.get("noise_std")
-            point = _point(value)
-            yield {
-                "name": name,
-                "parameters": None if point is None else _parameters(point, spaces[name]),
-                "named": spaces[name] is not None,
-                "score": _score(value, noise),
-                "noised": noise is not None,
-            }
-
-
-def _score(value: Value, noise: float | None) -> str | None:
-    """A winner's score with the noise of one run's score, where it has one."""
-    if not value["value"]:
-        return None
-    if noise is None:
-        return f"{value['value'][0]:.4g}"
-    return with_noise(value["value"][0], noise)
-
-
-def _releases(
-    charges: Sequence[Record],
-    values: Mapping[int, Sequence[Value]],
-    spaces: Mapping[str, Space | None],
-) -> Iterator[dict[str, str]]:
-    """A row for each release; successive charges that keep no slots, such as the steps of DP-SGD,
-    are one row.
-    """
-    for _, group in itertools.groupby(
-        charges, lambda r: (r.name, r.reservation, "slots" in r.body or r.seq)
-    ):
-        charged = list(group)
-        if "slots" not in charged[0].body:
-            yield _charges_alone(charged)
-            continue
-        for record in charged:
-            drawn = values.get(record.seq, [])
-            for place, slot in enumerate(record.body["slots"]):
-                value = drawn[place] if place < len(drawn) else None
-                yield _release(record, slot, value, spaces.get(record.reservation or ""))
-
-
-def _charges_alone(charged: Sequence[Record]) -> dict[str, str]:
-    """The row of charges that keep no slots."""
-    first = charged[0]
-    entry = f"{first.seq}"
-    if len(charged) > 1:
-        entry += f" to {charged[-1].seq}"
-    what = mechanism_in_words(first.event)
-    count = sum(record.event.count for record in charged)
-    if count > 1:
-        what = f"{count:,} times: {what}"
-    name = str(first.reservation or first.name)
-    return {
-        "entry": entry,
-        "name": name,
-        "what": what,
-        "at": "",
-        "value": "the ledger holds the cost alone",
-    }
-
-
-def _release(
-    record: Record, slot: Mapping[str, Any], value: Value | None, space: Space | None
-) -> dict[str, str]:
-    """The row of one slot of a charge, and of the value that was delivered for it, if any."""
-    details = dict(slot.get("details", {}))
-    x = details.pop("x", None)
-    answer = "lost: charged, never delivered"
-    if value is not None:
-        x = x or _point(value)
-        answer = _value(value, slot)
-    at = []
-    if space is not None and _are_points([x]) and _holds(space, [x]):
-        at = [f"{name} = {text}" for name, text in _parameters(x, space).items()]
-    elif x is not None:
-        at = [_short(x)]
-    at += [f"{name}: {text}" for name, text in _texts(details).items()]
-    return {
-        "entry": str(record.seq),
-        "name": record.reservation or record.name,
-        "what": question_in_words(str(slot.get("query", ""))),
-        "at": ", ".join(at),
-        "value": answer,
-    }
-
-
-def _value(drawn: Value, slot: Mapping[str, Any]) -> str:
-    """One released answer in a cell of a table."""
-    value = drawn["value"]
-    variance = drawn.get("variance", [])
-    if slot.get("query") == _SELECTION:
-        return _best_run(drawn)
-    if not variance:
-        if len(value) == 1:
-            chosen = f"candidate {value[0] + 1:,.0f}"
-        else:
-            chosen = f"candidate {_short(value)}"
-        candidates = slot.get("public", {}).get("candidates")
-        if isinstance(candidates, int):
-            chosen += f" of {candidates:,}"
-        return f"{chosen} was chosen"
-    rows = _float64(value)
-    if rows.ndim == 1 and len(rows) <= _FEW:
-        return ", ".join(with_noise(v, math.sqrt(s)) for v, s in zip(value, variance, strict=True))
-    stds = _float64(variance).sqrt()
-    noise = f"{float(stds.min()):.2g}"
-    highest = f"{float(stds.max()):.2g}"
-    if highest != noise:
-        noise += f" to {highest}"
-    return f"{' x '.join(map(str, rows.shape))} numbers, noise {noise}"
-
-
-def _best_run(drawn: Value) -> str:
-    """The answer of a private selection."""
-    if _point(drawn) is None:
-        return "no run was released"
-    score = _score(drawn, None)
-    if score is None:
-        return "the best run"
-    return f"the best run, score {score}"
-
-
-def _most(reserved: Reserved) -> str:
-    """How many releases a reservation allows."""
-    if not reserved.parallel:
-        return f"{reserved.slots:,}"
-    return f"{reserved.slots:,} of each row" + (
-        f", {reserved.limit:,} in all" if reserved.limit is not None else ""
-    )
-
-
-def _configurations(search: DPSearch) -> dict[str, Any] | None:
-    """The ten best configurations of a search that released no scores, by the score that it chose
-    them by.
-    """
-    column = public_column(search.results_)
-    if column is None:
-        return None
-    rows = sorted(
-        zip(search.results_[column], search.results_["params"], strict=True),
-        key=lambda row: -row[0],
-    )
-    shown = [(f"{score:.4g}", _texts(parameters)) for score, parameters in rows[:10]]
-    return {"label": PUBLIC_SCORES[column], "rows": shown, "count": len(rows)}
+def _listed(texts: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} = {text}" for name, text in texts.items())
 
 
 def _texts(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Short texts of public facts; what is None is left out."""
-    return {str(name): _short(value) for name, value in facts.items() if value is not None}
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list) and _are_numbers(value):
-        return _cut(", ".join(f"{one:.4g}" for one in value), _LONGEST)
-    return _cut(str(value), _LONGEST)
-
-
-def _cut(text: str, longest: int) -> str:
-    if len(text) <= longest:
-        return text
-    return f"{text[:longest]} ... ({len(text) - longest} more letters in the ledger)"
+    """Texts of public facts; what is None is left out."""
+    return {
+        str(name): f"{value:.4g}" if isinstance(value, float) else str(value)
+        for name, value in facts.items()
+        if value is not None
+    }

@@ -1,47 +1,42 @@
 """Pictures of released values, of budgets and of plans. Everything drawn is public: values, known
 noise, models of them, the ledger.
 
-    # or a search, a fitted DPSearch, an Optuna study of a TrialObjective
+    # or a search, a fitted DPSearch, an Optuna study of a TrialObjective, a run of DPGIBO
     plots.plot_convergence(objective)
     plots.plot_slices(study).savefig("slices.pdf")
+    # any other picture that Optuna draws
+    optuna.visualization.plot_contour(plots.as_study(objective, space=space))
 
 Functions return matplotlib's Axes, or a Figure where they draw several; `ax=` draws into one of
 yours.
 """
 
-import functools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from dpbo.curator.curator import Curator
-from dpbo.curator.statements import BudgetUse
 from dpbo.errors import UsageError
 from dpbo.extras import needs
+from dpbo.gibo.algorithm import DPGIBO, GIBOResult
 from dpbo.ledger.facts import Facts
 from dpbo.planning import noise_per_evaluation, plan
 from dpbo.privacy import Budget
 from dpbo.reporting.released_values import ReleasedValues
 from dpbo.space import Space
-from dpbo.validation import Count, Index, Probability, ScoreRange, Within, checked
+from dpbo.validation import Count, Index, Positive, Probability, ScoreRange, checked
 
 _EPSILONS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 10.0)
 # of a budget's curve
 _MOST_STEPS = 200
-_Epsilons = Annotated[
-    Sequence[float],
-    Within("numbers above 0, one or more", lambda given: len(given) > 0 and min(given) > 0),
-]
-_Counts = Annotated[
-    Sequence[int],
-    Within(
-        "whole numbers of at least 1, one or more", lambda given: len(given) > 0 and min(given) > 0
-    ),
-]
+# values of one picture; more would cover each other
+_MOST_DRAWN = 1000
+# values, for importances
+_FEWEST = 4
 
 
 @checked
@@ -53,11 +48,13 @@ def plot_convergence(
 
     Of a `DPSearch` that released no scores, the values are the cross-validated ones by which it
     knew its configurations, in their order, and the line is the highest so far. They are public or,
-    with weighted cross-validation, computed from what was released.
+    with weighted cross-validation, computed from what was released. Of a run of `DPGIBO`, the
+    values are the lengths of its released gradients, and the line is that of their noise: a run
+    that has come down to it learns little more. Of more than 1000 values every k-th is drawn.
 
     Args:
-        source: a PrivateObjective, a search that has one, a fitted DPSearch, or an Optuna study of
-            a TrialObjective.
+        source: a PrivateObjective, a search that has one, a fitted DPSearch, an Optuna study of a
+            TrialObjective, a DPGIBO or its result.
         space: of the points, for the model; omitted, the source's own, or all coordinates are
             numbers.
         metric: which one, of several metrics.
@@ -69,32 +66,46 @@ def plot_convergence(
     Raises:
         InputError: a source without released values, or matplotlib is not installed.
     """
-    released = ReleasedValues.of(source, space, metric)
-    axes = _axes(ax)
+    if isinstance(source, DPGIBO):
+        source = source.result()
+    if isinstance(source, GIBOResult):
+        return _plot_gradients(source, ax)
+    return draw_convergence(ReleasedValues.of(source, space, metric), ax)
+
+
+def draw_convergence(released: ReleasedValues, ax: Any) -> Any:
+    """`plot_convergence` of released values."""
+    step = math.ceil(len(released.X) / _MOST_DRAWN)
     t = np.arange(1, len(released.X) + 1)
-    y = released.Y[:, 0].numpy()
     std = None
     label = released.what
     line = "highest so far"
     if released.released:
-        std = released.Yvar[:, 0].sqrt().numpy()
+        std = released.Yvar[::step, 0].sqrt()
         label = "released value ± standard deviation of its noise"
         line = "posterior mean of the best point so far"
-    axes.errorbar(t, y, yerr=std, fmt="o", ms=4, lw=1, alpha=0.6, label=label)
-    axes.step(t, released.best_so_far.numpy(), where="post", color="C1", lw=2, label=line)
-    axes.plot(
-        t[released.best],
-        float(released.mean[released.best]),
-        "*",
-        color="C1",
-        ms=14,
-        label=released.best_is,
+    if step > 1:
+        label += f" (drawn is one of {step})"
+    axes = _axes(ax)
+    axes.errorbar(
+        t[::step], released.Y[::step, 0], yerr=std, fmt="C0o", ms=4, lw=1, alpha=0.6, label=label
     )
+    axes.step(t, released.mean.cummax(0).values, "C1", where="post", lw=2, label=line)
+    best = released.best
+    axes.plot(t[best], float(released.mean[best]), "C1*", ms=14, label=released.best_is)
     counted = "evaluation" if released.released else "configuration"
     axes.set(xlabel=counted, ylabel="score", title=released.name)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.legend(frameon=False)
-    return axes
+    return _finished(axes)
+
+
+def _plot_gradients(result: GIBOResult, ax: Any) -> Any:
+    lengths = result.gradients.norm(dim=1).cpu()
+    noise = result.noise_std * math.sqrt(result.gradients.shape[1])
+    axes = _axes(ax)
+    axes.plot(np.arange(1, len(lengths) + 1), lengths, "C0o", label="released gradient")
+    axes.axhline(noise, color="C1", label="its noise alone, on average")
+    axes.set(xlabel="iteration", ylabel="length of the gradient", ylim=(0, None))
+    return _finished(axes)
 
 
 @checked
@@ -108,7 +119,7 @@ def plot_slices(
     the curve; near ones are darker.
 
     Args:
-        source, space, metric: as in `plot_convergence`.
+        source, space, metric: as in `plot_convergence`, but no DPGIBO.
         columns: pictures a row.
 
     Returns:
@@ -118,12 +129,12 @@ def plot_slices(
         InputError: as in `plot_convergence`, or a single released value.
     """
     released = ReleasedValues.of(source, space, metric)
-    names = released.space.names
+    space = released.space
+    names = space.names
     x = released.X[released.best]
-    plt = _pyplot()
     width = min(columns, len(names))
     rows = math.ceil(len(names) / width)
-    figure, grid = plt.subplots(
+    figure, grid = _pyplot().subplots(
         rows,
         width,
         figsize=(3.6 * width, 3.0 * rows),
@@ -132,33 +143,41 @@ def plot_slices(
         layout="constrained",
     )
     for i, (name, axes) in enumerate(zip(names, grid.flat, strict=False)):
-        others = [j for j in range(len(names)) if j != i]
-        distance = (released.X[:, others] - x[others]).norm(dim=1) / math.sqrt(max(len(others), 1))
-        axis = _Axis(released.space, i)
-        X = x.repeat(len(axis.coordinates), 1)
-        X[:, i] = axis.coordinates
-        mean, std = (part.numpy() for part in released.posterior(X))
-        band = 1.96 * std
-        if axis.ticks:
+        low, high = space.bounds[:, i].tolist()
+        listed = space.discrete_dims.get(i) or space.cat_dims.get(i) or np.linspace(low, high, 101)
+        X = x.repeat(len(listed), 1)
+        X[:, i] = X.new_tensor(listed)
+        mean, std = released.posterior(X)
+        if i in space.cat_dims:
             axes.errorbar(
-                axis.places, mean, yerr=band, fmt="_", color="C1", ms=16, lw=2, label="model"
+                _values(space, X, i), mean, yerr=1.96 * std, fmt="C1_", ms=16, lw=2, label="model"
             )
-            axes.set_xticks(axis.places, axis.ticks)
             axes.margins(x=0.25)
         else:
-            axes.plot(axis.places, mean, color="C1", label="model")
-            axes.fill_between(axis.places, mean - band, mean + band, color="C1", alpha=0.2, lw=0)
-            axes.set_xscale("log" if axis.logarithmic else "linear")
+            places = _values(space, X, i)
+            axes.plot(places, mean, "C1", label="model")
+            axes.fill_between(
+                places, mean - 1.96 * std, mean + 1.96 * std, color="C1", alpha=0.2, lw=0
+            )
+            if isinstance(places[0], int):
+                axes.xaxis.get_major_locator().set_params(integer=True)
+            # log-uniform
+            elif places[0] > 0 and math.isclose(
+                places[len(places) // 2] ** 2, places[0] * places[-1]
+            ):
+                axes.set_xscale("log")
+        others = [j for j in range(len(names)) if j != i]
+        distance = (released.X[:, others] - x[others]).norm(dim=1)
         near = (1 - distance / distance.max().clamp_min(1e-12)).clamp(0.15, 1.0)
         axes.scatter(
-            axis.at(released.X[:, i]),
+            _values(space, released.X, i),
             released.Y[:, 0],
             s=14,
             c="C0",
-            alpha=near.tolist(),
+            alpha=near,
             label=released.what,
         )
-        axes.axvline(axis.at(x[[i]])[0], color="grey", lw=1, ls=":")
+        axes.axvline(_values(space, x.unsqueeze(0), i)[0], color="grey", lw=1, ls=":")
         axes.set(xlabel=name)
     for axes in grid.flat[len(names) :]:
         axes.remove()
@@ -168,81 +187,124 @@ def plot_slices(
     return figure
 
 
-@checked
-def plot_parallel_coordinates(
-    source: Any, *, space: Space | None = None, metric: Index = 0, ax: Any = None
-) -> Any:
-    """Draw each configuration as a line over its parameters, coloured by its posterior mean; the
-    recommended one is thick.
+def _values(space: Space, X: torch.Tensor, i: int) -> list[Any]:
+    """A parameter's values at points (`n x d`), as matplotlib takes them."""
+    values = [space.decode(x)[space.names[i]] for x in X]
+    return list(map(str, values)) if i in space.cat_dims else values
 
-    Of a fitted `DPSearch` that released no scores, the colour is the cross-validated score.
+
+@checked
+def as_study(source: Any, *, space: Space | None = None, metric: Index = 0) -> Any:
+    """The posterior means of a search as an Optuna study, for Optuna's pictures and importances.
+
+    Of a fitted `DPSearch` that released no scores, they are the cross-validated scores.
 
     Args:
-        source, space, metric, ax: as in `plot_convergence`.
+        source, space, metric: as in `plot_slices`.
+
+    Returns:
+        An `optuna.Study` in memory, with a trial for each value, in their order. It keeps no noise:
+        propose points by `NoiseAwareSampler` in the search's own study, and not in this one.
+
+    Raises:
+        InputError: as in `plot_slices`, or a space that has no Optuna form.
+        MissingLibrary: without Optuna.
+    """
+    released = ReleasedValues.of(source, space, metric)
+    with needs("optuna"):
+        from dpbo.integrations.optuna.trials import Suggestions
+    suggestions = Suggestions(released.space)
+    return _study(released, suggestions.distributions, map(suggestions.shown, released.X))
+
+
+def _study(
+    released: ReleasedValues, distributions: dict[str, Any], points: Iterable[dict[str, Any]]
+) -> Any:
+    """A study of the posterior means, at points under these distributions."""
+    import optuna
+
+    verbosity = optuna.logging.get_verbosity()
+    # it tells of every study that is made
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction="maximize", study_name=released.name)
+    optuna.logging.set_verbosity(verbosity)
+    for params, mean in zip(points, released.mean.tolist(), strict=True):
+        study.add_trial(optuna.create_trial(params=params, distributions=distributions, value=mean))
+    return study
+
+
+def _drawn_by_optuna(draw: Callable[..., Any], study: Any, **options: Any) -> Any:
+    """The Axes of one of Optuna's pictures, which would change the style of all later ones."""
+    with needs("plots"):
+        import matplotlib
+    with matplotlib.rc_context({"text.parse_math": False}), warnings.catch_warnings():
+        # they are experimental
+        warnings.simplefilter("ignore")
+        return draw(study, target=lambda trial: trial.value, target_name="score", **options)
+
+
+@checked
+def plot_parallel_coordinates(source: Any, *, space: Space | None = None, metric: Index = 0) -> Any:
+    """Draw each configuration as a line over its parameters, coloured by its posterior mean; of a
+    fitted `DPSearch` that released no scores, by its cross-validated score. Optuna draws it, from
+    `as_study`.
+
+    Args:
+        source, space, metric: as in `as_study`.
 
     Returns:
         The Axes.
+
+    Raises:
+        InputError, MissingLibrary: as in `as_study`.
     """
-    released = ReleasedValues.of(source, space, metric)
-    shown = released.space
-    colours = released.mean.numpy()
-    label = "posterior mean" if released.released else released.what
-    axes = _axes(ax)
-    low, high = shown.bounds
-    heights = ((released.X - low) / (high - low).clamp_min(1e-12)).numpy()
-    places = np.arange(len(shown.names))
-    mappable = _colours(colours)
-    axes.figure.colorbar(mappable, ax=axes, label=label)
-    for row in np.argsort(colours):
-        axes.plot(places, heights[row], color=mappable.to_rgba(colours[row]), lw=1.2, alpha=0.8)
-    axes.plot(places, heights[released.best], color="C3", lw=3, marker="o", label=released.best_is)
-    axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2)
-    for i in places:
-        axes.axvline(i, color="grey", lw=0.8, zorder=0)
-        axis = _Axis(shown, int(i))
-        for place, text in axis.marks():
-            axes.annotate(
-                text,
-                (i, place),
-                xytext=(7, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize="small",
-            )
-    axes.set_xticks(places, shown.names)
-    axes.set(yticks=[], ylim=(-0.05, 1.05), xlim=(-0.2, len(places) - 0.4))
-    axes.set_title(released.name, loc="left")
-    axes.spines[:].set_visible(False)
-    return axes
+    study = as_study(source, space=space, metric=metric)
+    from optuna.visualization.matplotlib import plot_parallel_coordinate
+
+    return _drawn_by_optuna(plot_parallel_coordinate, study)
 
 
 @checked
-def plot_importances(
-    source: Any, *, space: Space | None = None, metric: Index = 0, ax: Any = None
-) -> Any:
+def plot_importances(source: Any, *, space: Space | None = None, metric: Index = 0) -> Any:
     """Draw how much of the scores' variation over the space each parameter explains by itself, by
     Optuna's fANOVA of the posterior means, or of a `DPSearch`'s cross-validated scores.
 
     Of few or very noisy values it says little.
 
     Args:
-        source, space, metric, ax: as in `plot_convergence`.
+        source, space, metric: as in `as_study`.
 
     Returns:
         The Axes.
 
     Raises:
-        InputError: as in `plot_convergence`.
-        MissingLibrary: without Optuna.
+        InputError, MissingLibrary: as in `as_study`.
         UsageError: fewer than four values, or values that are all equal.
+
+    Source: Hutter, Hoos & Leyton-Brown 2014.
     """
     released = ReleasedValues.of(source, space, metric)
-    found = released.importances()
-    axes = _axes(ax)
-    axes.barh([*found][::-1], [*found.values()][::-1])
-    of = "posterior means" if released.released else released.what + "s"
-    axes.set(xlim=(0, 1), xlabel=f"share of the variation of {of}", title=released.name)
-    return axes
+    if len(released.X) < _FEWEST or bool((released.mean == released.mean[0]).all()):
+        raise UsageError(
+            f"importances need {_FEWEST} values or more that differ: {released.name!r} has"
+            f" {len(released.X)}."
+        )
+    with needs("optuna"):
+        from optuna.distributions import FloatDistribution, IntDistribution
+        from optuna.importance import FanovaImportanceEvaluator
+        from optuna.visualization.matplotlib import plot_param_importances
+    # the trees split coordinates, on which the space is uniform, and not its values
+    names = released.space.names
+    distributions = {}
+    for i, (name, ends) in enumerate(zip(names, released.space.bounds.T.tolist(), strict=True)):
+        kind = IntDistribution if i in released.space.cat_dims else FloatDistribution
+        distributions[name] = kind(*ends)
+    points = [dict(zip(names, x, strict=True)) for x in released.X.tolist()]
+    return _drawn_by_optuna(
+        plot_param_importances,
+        _study(released, distributions, points),
+        evaluator=FanovaImportanceEvaluator(seed=0),
+    )
 
 
 @checked
@@ -260,50 +322,43 @@ def plot_budget(curator: Curator, *, ax: Any = None) -> Any:
     Raises:
         InputError: nothing was released yet, or matplotlib is not installed.
     """
-    records = curator.ledger.records()
+    ledger = curator.ledger
     delta = curator.budget.delta
-    counts = np.cumsum([record.event.count for record in records if record.kind == "charge"])
-    if not len(counts):
+    unit = "mu" if delta is None else "epsilon"
+    records = ledger.records()
+    left = sum(record.kind == "charge" for record in records)
+    if not left:
         raise UsageError("the curator has released no value yet.")
-    spread = np.linspace(0, len(counts) - 1, min(len(counts), _MOST_STEPS))
-    steps = np.unique(spread.round().astype(int))
+    step = math.ceil(left / _MOST_STEPS)
     facts = Facts()
-    uses = list[BudgetUse]()
-    charges = 0
+    count = 0
+    counts = [0]
+    spent = [0.0]
     for record in records:
         facts.add(record)
         if record.kind == "charge":
-            if charges == steps[len(uses)]:
-                uses.append(BudgetUse.of(curator.ledger, facts, delta))
-            charges += 1
-    cap = curator.ledger.accounting.guarantee(curator.ledger.cap, delta)
-    unit = "mu" if cap.epsilon is None else "epsilon"
+            count += record.event.count
+            left -= 1
+            if left % step == 0:
+                counts.append(count)
+                spent.append(getattr(ledger.accounting.guarantee(facts.spent, delta), unit))
+    cap = getattr(ledger.accounting.guarantee(ledger.cap, delta), unit)
+    reserved = getattr(ledger.accounting.guarantee(facts.total, delta), unit)
     axes = _axes(ax)
-    axes.step(
-        [0, *counts[steps]],
-        [0.0, *(getattr(use.spent, unit) for use in uses)],
-        where="post",
-        label="used by releases",
-    )
-    axes.axhline(
-        getattr(uses[-1].reserved, unit), color="C1", ls="--", label="reserved, including those"
-    )
-    axes.axhline(getattr(cap, unit), color="grey", ls=":", label="budget")
-    axes.set(
-        xlabel="releases",
-        ylabel=unit if delta is None else f"{unit} at delta {delta:g}",
-        ylim=(0, 1.05 * getattr(cap, unit)),
-    )
-    axes.legend(frameon=False)
-    return axes
+    axes.step(counts, spent, where="post", label="used by releases")
+    axes.axhline(reserved, color="C1", ls="--", label="reserved, including those")
+    axes.axhline(cap, color="grey", ls=":", label="budget")
+    label = unit if delta is None else f"{unit} at delta {delta:g}"
+    axes.set(xlabel="releases", ylabel=label, ylim=(0, 1.05 * cap))
+    return _finished(axes)
 
 
 @checked
 def plot_noise(
     units: Count,
     *,
-    evaluations: _Counts = (1, 10, 30, 100),
-    epsilons: _Epsilons = _EPSILONS,
+    evaluations: Sequence[Count] = (1, 10, 30, 100),
+    epsilons: Sequence[Positive] = _EPSILONS,
     delta: Probability = 1e-6,
     score_range: ScoreRange = (0.0, 1.0),
     ax: Any = None,
@@ -320,21 +375,19 @@ def plot_noise(
         The Axes.
     """
     axes = _axes(ax)
-    budgets = [Budget(epsilon, delta) for epsilon in epsilons]
     for count in evaluations:
-        noise_of = functools.partial(
-            noise_per_evaluation, units, evaluations=count, score_range=score_range
-        )
-        noise = list(map(noise_of, budgets))
-        axes.plot(
-            epsilons, noise, marker="o", ms=3, label=f"{count:,} evaluation{'s' * (count > 1)}"
-        )
+        noise = [
+            noise_per_evaluation(
+                units, Budget(epsilon, delta), evaluations=count, score_range=score_range
+            )
+            for epsilon in epsilons
+        ]
+        label = f"{count:,} evaluation{'s' * (count > 1)}"
+        axes.loglog(epsilons, noise, marker="o", ms=3, label=label)
     axes.set(
-        xscale="log",
-        yscale="log",
         xlabel=f"epsilon of the budget, at delta {delta:g}",
-        title=f"{units:,} units",
         ylabel="standard deviation of one evaluation's noise",
+        title=f"{units:,} units",
     )
     axes.grid(which="both", alpha=0.2)
     axes.legend(frameon=False)
@@ -364,118 +417,26 @@ def plot_plan(
     Returns:
         The Axes.
     """
+    counts = np.unique(np.geomspace(2, 512, 17).round().astype(int)).tolist()
+    counts = sorted({*counts, evaluations})
+    plans = [plan(units, budget, evaluations=n, score_range=score_range) for n in counts]
     axes = _axes(ax)
-    counts = sorted({*(round(2 ** (i / 2)) for i in range(2, 19)), evaluations})
-    evaluated = []
-    chosen = []
-    for count in counts:
-        bo, _, choice = plan(units, budget, evaluations=count, score_range=score_range).strategies
-        evaluated.append(bo.detectable_difference)
-        chosen.append(choice.detectable_difference)
-    for differences, label in (
-        (evaluated, "two private evaluations"),
-        (chosen, "two candidates of one private choice"),
-    ):
-        # None becomes NaN, which leaves a gap
-        axes.plot(counts, np.array(differences, dtype=float), label=label)
+    # None becomes NaN, which leaves a gap
+    for place, label in ((0, "two private evaluations"), (2, "two candidates of one choice")):
+        differences = [one.strategies[place].detectable_difference for one in plans]
+        axes.loglog(counts, np.array(differences, dtype=float), label=label)
     axes.axvline(evaluations, color="grey", lw=1, ls=":")
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlabel="evaluations",
-        ylabel="detectable difference",
-        title=f"{units:,} units",
-    )
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.set(xlabel="evaluations", ylabel="detectable difference", title=f"{units:,} units")
     axes.legend(frameon=False)
     return axes
 
 
-@checked
-def plot_accuracies(accuracies: Mapping[str, float], *, title: str = "", ax: Any = None) -> Any:
-    """Draw accuracies in [0, 1] as one bar each.
-
-    Args:
-        accuracies: by name, the first on top.
-        title: title of the picture.
-        ax: as in `plot_convergence`.
-
-    Returns:
-        The Axes.
-    """
-    axes = _axes(ax)
-    names = [*accuracies][::-1]
-    values = [100 * value for value in accuracies.values()][::-1]
-    axes.bar_label(axes.barh(names, values, height=0.6), fmt="%.1f", padding=3)
-    axes.set(
-        xlim=(max(0.0, min(values) - 10), max(values) + 3), xlabel="test accuracy, %", title=title
-    )
+def _finished(axes: Any) -> Any:
+    """With a legend, and whole numbers below."""
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.legend(frameon=False)
     return axes
-
-
-class _Axis:
-    """One parameter as a picture's axis.
-
-    Attributes:
-        coordinates: of the space, where a model is drawn. places: where they are on the axis.
-        ticks: names of the places, of a list of words; else none.
-        logarithmic: whether the parameter's distribution is log-uniform.
-    """
-
-    def __init__(self, space: Space, i: int) -> None:
-        self._space = space
-        self._i = i
-        listed = space.discrete_dims.get(i) or space.cat_dims.get(i)
-        steps = torch.linspace(
-            float(space.bounds[0, i]),
-            float(space.bounds[1, i]),
-            101,
-            dtype=torch.float64,
-            device="cpu",
-        )
-        self.coordinates = (
-            steps if listed is None else torch.tensor(listed, dtype=torch.float64, device="cpu")
-        )
-        if i in space.cat_dims:
-            self.ticks = list(map(str, self._values(self.coordinates)))
-        else:
-            self.ticks = []
-        self.places = self.at(self.coordinates)
-        low, middle, high = self.places[[0, len(self.places) // 2, -1]].tolist()
-        self.logarithmic = (
-            listed is None
-            and low > 0
-            and high > 10 * low
-            and math.isclose(middle, math.sqrt(low * high), rel_tol=1e-6)
-        )
-
-    def at(self, coordinates: torch.Tensor) -> NDArray[np.float64]:
-        """Places on the axis: the parameter's values, or of words their numbers."""
-        if self._i in self._space.cat_dims:
-            return coordinates.numpy()
-        return np.array(self._values(coordinates), dtype=float)
-
-    def marks(self) -> list[tuple[float, str]]:
-        """Height in [0, 1] and text of the values to name: all words, else the ends."""
-        shown = self.coordinates if self.ticks else self.coordinates[[0, -1]]
-        low, high = self._space.bounds[:, self._i].tolist()
-        heights = (shown - low) / max(high - low, 1e-12)
-        texts = self.ticks or [f"{value:.4g}" for value in self._values(shown)]
-        return list(zip(heights.tolist(), texts, strict=True))
-
-    def _values(self, coordinates: torch.Tensor) -> list[Any]:
-        x = self._space.bounds[0].repeat(len(coordinates), 1)
-        x[:, self._i] = coordinates
-        return [self._space.decode(point)[self._space.names[self._i]] for point in x]
-
-
-def _colours(values: NDArray[np.float64]) -> Any:
-    with needs("plots"):
-        from matplotlib.cm import ScalarMappable
-        from matplotlib.colors import Normalize
-
-    return ScalarMappable(
-        Normalize(values.min(), max(values.max(), values.min() + 1e-12)), "viridis"
-    )
 
 
 def _axes(ax: Any) -> Any:

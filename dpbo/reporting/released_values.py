@@ -13,7 +13,6 @@ import torch
 from botorch.models import SingleTaskGP
 
 from dpbo.errors import InputError, UsageError
-from dpbo.extras import needs
 from dpbo.integrations.recommendation import highest
 from dpbo.isolation import seed_torch
 from dpbo.models.builders import (
@@ -33,22 +32,15 @@ PUBLIC_SCORES = {
 """Columns of `DPSearch.results_` that rank configurations where no score was released, and what
 they are.
 """
-# Points that a model is fitted to, and whose values then stand for those of all points.
+_KEPT = "highest; the default is recommended"
+# values that a model sees
 _MOST_FITTED = 500
-# As a share of the values' variance.
-_LEAST_NOISE = 1e-6
-# Added to a prior's variances, as a share of these, so that its factor can be computed.
-_JITTER = 1e-6
-# Points whose covariance with others is in memory at once.
-_BLOCK = 1024
+# points whose covariance with others is in memory at once
+_BLOCK = 256
 _ALLOWED = (
     "a PrivateObjective, a search that has one, a fitted DPSearch, or an Optuna study of a"
     " TrialObjective"
 )
-
-
-# values, for importances
-_FEWEST = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +128,9 @@ class ReleasedValues:
             X = torch.stack([space.encode(parameters) for parameters in columns["params"]])
             Y = torch.from_numpy(columns["mean_test_score"])
             std = torch.from_numpy(columns["std_test_score"])
-            return cls(search.name, space, X, Y.unsqueeze(1), std.unsqueeze(1) ** 2)
+            best_is = _KEPT if search.recommendation_.kept else "recommended"
+            Yvar = std.unsqueeze(1) ** 2
+            return cls(search.name, space, X, Y.unsqueeze(1), Yvar, best_is=best_is)
         column = public_column(columns)
         if column is None:
             raise UsageError(
@@ -161,7 +155,7 @@ class ReleasedValues:
             torch.zeros_like(Y),
             builder=gp_of_unknown_noise,
             feasible=torch.tensor(recommended, device="cpu") if any(recommended) else None,
-            best_is="recommended" if any(recommended) else "highest; the default is recommended",
+            best_is="recommended" if any(recommended) else _KEPT,
             what=PUBLIC_SCORES[column],
             released=False,
         )
@@ -184,107 +178,42 @@ class ReleasedValues:
         return cls(study.study_name, space, X, Y, Yvar, feasible=feasible)
 
     @cached_property
-    def _merged(self) -> tuple[torch.Tensor, ...]:
-        """X, Y and Yvar with equal points as one, and the row in these of each point.
-
-        The mean of a point's values, weighted by their precisions, tells a model of known noise as
-        much as the values themselves.
-        """
-        X, rows = torch.unique(self.X, dim=0, return_inverse=True)
-        # A model without noise could not be computed with.
-        least = _LEAST_NOISE * float(self.Y.var(correction=0)) + 1e-18
-        precision = self.Yvar.clamp_min(least).reciprocal()
-        total = X.new_zeros(len(X), 1).index_add_(0, rows, precision)
-        weighted = torch.zeros_like(total).index_add_(0, rows, precision * self.Y)
-        return X, weighted / total, total.reciprocal(), rows
-
-    @cached_property
     def model(self) -> SingleTaskGP:
-        """The Gaussian process fitted to all values, or to `_MOST_FITTED` points drawn from more.
-        Raises UsageError where there is a single point.
+        """The Gaussian process of all values, or of 500 drawn from more. Raises UsageError where
+        they are values of a single point.
         """
-        X, Y, Yvar, _ = self._merged
-        if len(X) < 2:
+        if bool((self.X == self.X[0]).all()):
             raise UsageError(
                 f"{self.name!r} has values at one point only, and a model needs two or more."
             )
         with mute_optimizer_warnings(), seed_torch(0):
-            drawn = torch.randperm(len(X), device="cpu")[:_MOST_FITTED].sort().values
-            return self.builder(self.space, X[drawn], Y[drawn], Yvar[drawn])
-
-    @cached_property
-    def _conditioned(self) -> tuple[torch.Tensor, ...]:
-        """What all values tell of those at the fitted points z, where there are more points, by
-        Titsias 2009.
-
-        With L the factor of the prior covariance at z and A the sum of a a' / variance over all x,
-        a = L^-1 k(z, x), the values at z have posterior covariance L (I + A)^-1 L'; returned are L,
-        the factor of I + A, and (I + A)^-1 applied to the sum of a (y - mean) / variance. No
-        eigenvalue of I + A is below 1, however small the noise is. The sums need one block of
-        points at once.
-        """
-        X, Y, Yvar, _ = self._merged
-        gp = self.model
-        (z,) = gp.train_inputs
-        y, noise = gp.outcome_transform(Y, Yvar)
-        if not self.released:
-            # Its noise was fitted.
-            noise = gp.likelihood.noise.expand_as(noise)
-        prior = gp.covar_module(z).to_dense()
-        prior.diagonal().add_(_JITTER * float(prior.diagonal().mean()))
-        prior = torch.linalg.cholesky(prior)
-        both = torch.eye(len(z), dtype=X.dtype, device=X.device)
-        weighted = X.new_zeros(len(z), 1)
-        for rows in torch.split(torch.arange(len(X), device="cpu"), _BLOCK):
-            x = X[rows]
-            std = noise[rows].sqrt()
-            covariance = gp.covar_module(z, x).to_dense() / std.T
-            scaled = torch.linalg.solve_triangular(prior, covariance, upper=False)
-            both.addmm_(scaled, scaled.T)
-            weighted.addmm_(scaled, (y[rows] - gp.mean_module(x).unsqueeze(1)) / std)
-        both = torch.linalg.cholesky(both)
-        return prior, both, torch.cholesky_solve(weighted, both)
+            drawn = torch.randperm(len(self.X), device="cpu")[:_MOST_FITTED].sort().values
+            return self.builder(self.space, self.X[drawn], self.Y[drawn], self.Yvar[drawn])
 
     def posterior(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and standard deviation of the score at points (`n x d`), `n` each; the noise of a
         release is not in it.
         """
+        means = []
+        variances = []
         with torch.no_grad():
-            blocks = [self._posterior(block) for block in torch.split(X, _BLOCK)]
-        mean, variance = (torch.cat(parts) for parts in zip(*blocks, strict=True))
-        return mean, variance.sqrt()
-
-    def _posterior(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and variance at a block of points."""
-        gp = self.model
-        if len(self._merged[0]) <= _MOST_FITTED:
-            found = gp.posterior(X)
-            return found.mean[:, 0], found.variance[:, 0]
-        prior, both, weights = self._conditioned
-        covariance = gp.covar_module(*gp.train_inputs, X).to_dense()
-        scaled = torch.linalg.solve_triangular(prior, covariance, upper=False)
-        left = torch.linalg.solve_triangular(both, scaled, upper=False)
-        mean = gp.mean_module(X) + (scaled.T @ weights)[:, 0]
-        variance = gp.covar_module(X, diag=True) - scaled.square().sum(0) + left.square().sum(0)
-        scale = gp.outcome_transform.stdvs[0]
-        return gp.outcome_transform.means[0] + scale * mean, scale**2 * variance.clamp_min(0)
+            for block in torch.split(X, _BLOCK):
+                found = self.model.posterior(block)
+                means.append(found.mean[:, 0])
+                variances.append(found.variance[:, 0])
+        return torch.cat(means), torch.cat(variances).sqrt()
 
     @cached_property
     def mean(self) -> torch.Tensor:
         """Posterior mean at the points, `t`; at a single point, that of its values, and of what was
         not released, the values.
         """
-        X, Y, _, rows = self._merged
         if not self.released:
             return self.Y[:, 0]
-        if len(X) == 1:
-            return Y[rows, 0]
-        return self.posterior(X)[0][rows]
-
-    @property
-    def best_so_far(self) -> torch.Tensor:
-        """The highest posterior mean of each point and those before it, `t`."""
-        return self.mean.cummax(0).values
+        if bool((self.X == self.X[0]).all()):
+            weights = self.Yvar.clamp_min(torch.finfo(self.Yvar.dtype).tiny).reciprocal()
+            return (weights * self.Y).sum().div(weights.sum()).expand(len(self.X))
+        return self.posterior(self.X)[0]
 
     @property
     def best(self) -> int:
@@ -293,48 +222,6 @@ class ReleasedValues:
         that of the search's own recommendation; of the highest, where that lies outside the space.
         """
         return highest(self.mean, self.feasible)
-
-    def importances(self) -> dict[str, float]:
-        """How much of the scores' variation over the space each parameter explains by itself: the
-        shares, highest first, sum to 1.
-
-        Optuna's fANOVA (Hutter, Hoos & Leyton-Brown 2014) of the posterior means at the points, or
-        of scores that were not released. Its trees split coordinates, on which the space is
-        uniform.
-
-        Raises:
-            MissingLibrary: without Optuna.
-            UsageError: fewer than four values, or values that are all equal.
-        """
-        with needs("optuna"):
-            import optuna
-            from optuna.distributions import CategoricalDistribution, FloatDistribution
-        if len(self.X) < _FEWEST or bool((self.mean == self.mean[0]).all()):
-            raise UsageError(
-                f"importances need {_FEWEST} values or more that differ: {self.name!r} has"
-                f" {len(self.X)}."
-            )
-        distributions: dict[str, Any] = {}
-        bounds = self.space.bounds.T.tolist()
-        for i, (name, (low, high)) in enumerate(zip(self.space.names, bounds, strict=True)):
-            if i in self.space.cat_dims:
-                distributions[name] = CategoricalDistribution(self.space.cat_dims[i])
-            elif high > low:
-                distributions[name] = FloatDistribution(low, high)
-        verbosity = optuna.logging.get_verbosity()
-        # It tells of every study that is made.
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        study = optuna.create_study(direction="maximize")
-        optuna.logging.set_verbosity(verbosity)
-        for x, score in zip(self.X.tolist(), self.mean.tolist(), strict=True):
-            point = dict(zip(self.space.names, x, strict=True))
-            chosen = {name: point[name] for name in distributions}
-            study.add_trial(
-                optuna.create_trial(params=chosen, distributions=distributions, value=score)
-            )
-        evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-        found = optuna.importance.get_param_importances(study, evaluator=evaluator)
-        return {name: float(share) for name, share in found.items()}
 
     def parameters(self, row: int) -> Mapping[str, Any]:
         """The parameters of a point, by name."""

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.accounting.filters import Accounting
-from dpbo.errors import InputError
 from dpbo.events import Event, RolesEvent
 from dpbo.space import Space
 
@@ -48,11 +49,11 @@ _QUESTIONS = {
 _TERMS = {
     "evaluations": "releases allowed",
     "budget": "share of the budget",
-    "candidates": "candidates",
+    "candidates": "candidates, or their fingerprint",
     "divisor": "public number that sums are divided by",
-    "estimator": "kind of model",
+    "estimator": "kind of model, and its fingerprint",
     "initial": "configurations tried before any result is used",
-    "max_records_per_unit": "weight of a unit",
+    "max_records_per_unit": "largest weight of a unit, in records",
     "n_iter": "configurations tried",
     "noise_std": "standard deviation of the noise of a run's score",
     "one table, split by position": (
@@ -68,7 +69,7 @@ _TERMS = {
     "seed": "seed of public random choices, such as the configurations tried",
     "space": "parameters and their ranges",
     "strategy": "method",
-    "worst": "a score that is not a number counts as",
+    "worst": "end of that range which counts where a score is no number",
 }
 _METHODS = {
     "bo": "search on noisy scores",
@@ -81,6 +82,17 @@ _METHODS = {
 def accounting_in_words(accounting: Accounting) -> str:
     """How costs are added up."""
     return _ACCOUNTING[type(accounting)]
+
+
+def shares_in_words(accounting: Accounting) -> str:
+    """What shares of a budget are shares of."""
+    match accounting:
+        case Planned():
+            return "Shares are of the releases that were planned, of the kind that is used most."
+        case PureFilter():
+            return "Shares are of epsilon."
+    unit = accounting.unit.removeprefix("of ")
+    return f"Shares are of {unit}, in which the costs of releases add up. Epsilons do not add up."
 
 
 def mechanism_in_words(event: Event) -> str:
@@ -104,34 +116,39 @@ def rarity(probability: float) -> str:
     return f"one in {math.floor(1 / Fraction(repr(probability))):,}"
 
 
-def terms_in_words(terms: Mapping[str, Any]) -> dict[str, str]:
-    """What a reservation declared public. What is not set, or says nothing more than another term
-    does, is left out.
-    """
-    left_out = {"parameters"} if "space" in terms else set()
-    # of one score
-    if terms.get("weights") in ([], [1.0]):
-        left_out.add("weights")
-    if terms.get("max_records_per_unit") == 1 and "score_range" in terms:
-        terms = {
-            **terms,
-            "max_records_per_unit": "all alike; of several records of one unit, the mean counts",
-        }
-    shown = dict[str, str]()
-    for name, value in terms.items():
-        if value is not None and name not in left_out:
-            label = _TERMS.get(name, name.replace("_", " "))
-            shown[label if label not in shown and label not in terms else name] = _term_in_words(
-                name, value, terms
-            )
-    return shown
+def terms_in_words(terms: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a reservation declared public, but for what is not set."""
+    # pairs, as a term of the caller's may have the words of another
+    return [
+        (_TERMS.get(name, name.replace("_", " ")), _term_in_words(name, value))
+        for name, value in terms.items()
+        if value is not None and not (name == "parameters" and "space" in terms)
+    ]
 
 
-def _specs_of(text: str) -> dict[str, Any] | None:
-    """The distributions and lists of a space; None where JSON only names some of its values."""
-    with contextlib.suppress(InputError):
-        return dict(Space.from_json(text).specs)
-    return None
+def _term_in_words(name: str, value: Any) -> str:
+    # what does not have the form of its name is told as it is
+    with contextlib.suppress(TypeError, ValueError):
+        match name:
+            case "budget":
+                return percent(float(Fraction(value)))
+            case "query":
+                return question_in_words(value)
+            case "score_range":
+                ranges = np.reshape(value, (-1, 2)).tolist()
+                return ", ".join(f"{low:g} to {high:g}" for low, high in ranges)
+            case "space":
+                specs = Space.from_json(value).specs
+                return "; ".join(f"{one}: {_spec_in_words(spec)}" for one, spec in specs.items())
+            case "strategy":
+                return _METHODS.get(value, value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, dict):
+        return "; ".join(f"{one.replace('_', ' ')}: {held}" for one, held in value.items())
+    return str(value)
 
 
 def _spec_in_words(spec: Any) -> str:
@@ -141,43 +158,17 @@ def _spec_in_words(spec: Any) -> str:
     return f"{spec.dist.name}({', '.join([*map(str, spec.args), *keywords])})"
 
 
-def _term_in_words(name: str, value: Any, terms: Mapping[str, Any]) -> str:
-    match name, value:
-        case _, bool():
-            if value:
-                return "yes"
-            return "no"
-        case "budget", str() if re.fullmatch(r"[0-9]+(/[1-9][0-9]*)?", value):
-            return f"{float(100 * Fraction(value)):.4g} %"
-        case "candidates", str():
-            return f"fingerprint {value}"
-        case "estimator", str() if re.fullmatch(r"\w+ [0-9a-f]{16}", value):
-            return value.replace(" ", ", fingerprint ")
-        case "query", str():
-            return question_in_words(value)
-        case "score_range", [int() | float() as low, int() | float() as high]:
-            return f"{low:g} to {high:g}"
-        case "score_range", [[_, _], *_] if all(
-            isinstance(ends, list) and len(ends) == 2 for ends in value
-        ):
-            return ", ".join(_term_in_words(name, ends, terms) for ends in value)
-        case "space", str() if (specs := _specs_of(value)) is not None:
-            return "; ".join(
-                f"{parameter}: {_spec_in_words(spec)}" for parameter, spec in specs.items()
-            )
-        # a DPSearch
-        case "strategy", str() if "estimator" in terms:
-            return _METHODS.get(value, value)
-        case "worst", "lower" | "upper":
-            return f"the {value} end of that range"
-        case _, dict():
-            return "; ".join(
-                f"{one.replace('_', ' ')}: {held}"
-                for one, held in value.items()
-                if held is not None
-            )
-        case _, [int() | float() | str(), *_] if all(
-            isinstance(one, (int, float, str)) for one in value
-        ):
-            return ", ".join(map(str, value))
-    return str(value)
+def percent(share: float) -> str:
+    """A share in percent, with three digits: 12.5 %."""
+    # what rounding leaves is nothing
+    return f"{round(100 * share, 6):.3g} %"
+
+
+def with_noise(value: float, std: float) -> str:
+    """A value and the standard deviation of its noise, to two digits of the latter."""
+    if not (math.isfinite(std) and std > 0):
+        return f"{value:.6g}"
+    decimals = 1 - math.floor(math.log10(std))
+    if not -4 <= decimals <= 8:
+        return f"{value:.4g} \u00b1 {std:.2g}"
+    return f"{value:.{max(decimals, 0)}f} \u00b1 {std:.{max(decimals, 0)}f}"

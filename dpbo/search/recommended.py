@@ -4,13 +4,10 @@ estimator's."""
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from dpbo.errors import InputError
-from dpbo.records.protected_records import holds_protected
-from dpbo.search.training import sliced
+from dpbo.records.protected_records import require_unprotected
 
 
 def _has(name: str) -> Callable[[Any], bool]:
@@ -66,24 +63,5 @@ class Recommended:
             InputError: some of them are records that a ledger of this process protects.
         """
         best = self._best()
-        if holds_protected((_comparable(X), _comparable(y))):
-            remedy = (
-                "A score on them is exact, and no budget covers it: use best_score_, or score"
-                " records that nothing protects."
-            )
-            raise InputError(
-                "X",
-                type(X).__name__,
-                "free of records that a ledger of this process protects",
-                remedy,
-            )
+        require_unprotected("X", X, y)
         return best.score(X, y)
-
-
-def _comparable(table: Any) -> Any:
-    """The table in a form whose rows can be compared with other tables' rows."""
-    return (
-        np.asarray(table)
-        if isinstance(table, (list, tuple)) and not isinstance(table[0] if table else "", str)
-        else sliced(table)
-    )

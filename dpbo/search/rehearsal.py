@@ -22,7 +22,7 @@ From a population's gains is taken what chance gave the candidates that look bes
 (`PublicScores.optimism`). The range of populations that are alike has twice the simulated spread:
 no model is fitted anew, and a new fit moves a gain about as much as the records do. The other range
 reaches over it. So made, the first held the gain in nine of ten searches on made records that were
-drawn alike (`python -m benchmarks.ranges`).
+drawn alike (benchmarks/results/ranges.json).
 
 Weighted cross-validation ("weighted_cv"). A tree splits the public records by label and the default
 model's predictions into cells within which the candidates' score differences vary little. The

@@ -12,6 +12,7 @@ releases only; `results_` and `recommendation_` hold released values and their n
 
 import inspect
 import pathlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
@@ -29,6 +30,7 @@ from dpbo.fingerprint import describe_estimator, describe_scoring
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.notebook import FactsAfterFit
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit, exact_share
+from dpbo.records.containers import require_converted
 from dpbo.records.form import Form
 from dpbo.records.labels import require_one_index
 from dpbo.records.protected_records import require_other_rows, require_unnamed
@@ -373,24 +375,9 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             LedgerMismatch: the name belongs to another search.
         """
         require_settings(self)
-        for name, value in fit_params.items():
-            remedy = _WEIGHTS if name == "sample_weight" else _OF_FIT
-            raise InputError(name, type(value).__name__, "left out of fit", remedy)
-        # A scorer of scikit-learn's compares one label a record.
-        several = callable(self.scoring) and not hasattr(self.scoring, "_score_func")
-        y_train = training.label_columns("y_train", y_train, several=several)
-        y_val = training.label_columns("y_val", y_val, several=several)
-        require_one_index("y_train", y_train, "X_train", X_train)
-        require_one_index("groups_train", groups_train, "X_train", X_train)
-        require_one_index("y_val", y_val, "X_val", X_val)
-        require_one_index("groups", groups, "X_val", X_val)
-        tables = Tables(training.sliced(X_train), y_train, training.sliced(X_val), y_val)
+        given = Tables(X_train, y_train, X_val, y_val)
+        tables = self._validated(given, groups, groups_train, fit_params)
         split = X_val is None
-        if split:
-            adjacency = Adjacency.of(self._protection.adjacency)
-            seed = int(self.random_state)
-            tables = split_once(tables, groups, groups_train, self.test_size, seed, adjacency)
-        tables.require_apart(groups, groups_train)
         X_train, y_train = map(training.own_form, (tables.X_train, tables.y_train))
         trainer = Trainer.of(self, X_train, y_train)
         scoring = scoring_named(self.scoring, self.score_range, y_train, self.estimator)
@@ -409,9 +396,9 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             self.free_params_ = trainer.parameters(problem.public.best)
         problem = strategy.decided(problem)
         self.rehearsal_ = problem.rehearsal
-        given = {"estimator": self.estimator, "scoring": self.scoring}
+        bound = {"estimator": self.estimator, "scoring": self.scoring}
         kept = {"training records": trainer.table()}
-        curator.bind(f"{self.name}: whole", given, tables=kept, begun=problem.begun is not None)
+        curator.bind(f"{self.name}: whole", bound, tables=kept, begun=problem.begun is not None)
         found = fitting_result(problem.strategy.run(problem))
         best = None if found.best is None else found.configurations[found.best]
         self.best_index_ = found.best
@@ -432,6 +419,37 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             remedy = "The recommended configuration cannot be fitted."
             raise InputError("error_score", self.error_score, "'raise' to see why", remedy)
         return self
+
+    def _validated(
+        self, given: Tables, groups: Any, groups_train: Any, fit_params: Mapping[str, Any]
+    ) -> Tables:
+        """The training and the validation records, in forms whose rows can be taken; one table is
+        split.
+
+        Raises:
+            InputError: names the argument of `fit` that is not allowed.
+        """
+        for name, value in fit_params.items():
+            remedy = _WEIGHTS if name == "sample_weight" else _OF_FIT
+            raise InputError(name, type(value).__name__, "left out of fit", remedy)
+        for name, table in given._asdict().items():
+            require_converted(name, table)
+        X_train, y_train, X_val, y_val = given
+        # A scorer of scikit-learn's compares one label a record.
+        several = callable(self.scoring) and not hasattr(self.scoring, "_score_func")
+        y_train = training.label_columns("y_train", y_train, several=several)
+        y_val = training.label_columns("y_val", y_val, several=several)
+        require_one_index("y_train", y_train, "X_train", X_train)
+        require_one_index("groups_train", groups_train, "X_train", X_train)
+        require_one_index("y_val", y_val, "X_val", X_val)
+        require_one_index("groups", groups, "X_val", X_val)
+        tables = Tables(training.sliced(X_train), y_train, training.sliced(X_val), y_val)
+        if X_val is None:
+            adjacency = Adjacency.of(self._protection.adjacency)
+            seed = int(self.random_state)
+            tables = split_once(tables, groups, groups_train, self.test_size, seed, adjacency)
+        tables.require_apart(groups, groups_train)
+        return tables
 
     @property
     def _protection(self) -> Privacy:

@@ -1,6 +1,4 @@
-"""Contracts, audits and assertions with which users test their own queries, mechanisms and
-scores.
-"""
+"""Contracts, audits and assertions for tests of your own queries, scores and algorithms."""
 
 import lazy_loader
 

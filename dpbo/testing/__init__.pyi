@@ -1,8 +1,5 @@
 from .auditing import audit as audit
-from .choice_contract import ChoiceContract as ChoiceContract
 from .entropy import SeededEntropy as SeededEntropy
-from .mechanism_contract import MechanismContract as MechanismContract
-from .mechanism_contract import VectorContract as VectorContract
 from .per_record import check_per_record as check_per_record
 from .query_contract import QueryContract as QueryContract
 from .query_contract import RowContract as RowContract

@@ -48,7 +48,7 @@ from dpbo.ledger.birth import Birth
 from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers import em, po_gp_ucb
 from dpbo.papers.po_gp_ucb import curator_side
-from dpbo.queries.ball import Ball
+from dpbo.queries.ball import Ball, Box
 from tests.attacks.setups import of
 from tests.attacks.watched import LABEL, SCALED
 from tests.setups import DOUBLE, box
@@ -136,8 +136,8 @@ def outcomes():
 
 def remote():
     """The real client over the real server, in one process."""
-    client = papers.po_gp_ucb.http.RemoteCurator("http://curator", TOKEN)
-    server = papers.po_gp_ucb.http.application(outcomes(), token=TOKEN, every=0.001)
+    client = po_gp_ucb.RemoteOutcomes("http://curator", TOKEN)
+    server = po_gp_ucb.serve(outcomes(), token=TOKEN)
     client._client = TestClient(server, headers={"Authorization": f"Bearer {TOKEN}"})
     return client
 
@@ -243,7 +243,8 @@ SGD = dpsgd.DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=2, batch_size=20
 ARRAY = np.array([*SCALED, *SCALED[:20]]).reshape(30, 2)
 ROWS = np.random.default_rng(0).normal(size=(120, 4))
 UNIT = dpbo.PrivacyUnit("x")
-EM = of(budget=BUDGET, radius=2.0, center=(0.0, 0.0), max_iter=2, random_state=0)
+SIDES = torch.tensor([[-2.0, 2.0]] * 2, dtype=DOUBLE)
+EM = of(budget=BUDGET, radius=2.0, center=(0.0, 0.0), bounds=SIDES, max_iter=2, random_state=0)
 
 VALUES = of(
     unit=UNIT,
@@ -304,6 +305,7 @@ VALUES |= of(
 VALUES |= of(
     candidates=grid(),
     ball=Ball(2.0),
+    box=Box(SIDES),
     centers=grid(3),
     query=query(),
     question=query(),
@@ -386,7 +388,6 @@ MADE |= of(
 )
 MADE |= of(
     analysis=functools.cache(lambda: em.DPFactorAnalysis(1, **EM).fit(ARRAY)),
-    journal=lambda: tempfile.mkdtemp() + "/j",
 )
 _GROUPED: dict[str, Any] = {
     "Budget": of(epsilon=3.0, delta=1e-6),
@@ -425,6 +426,7 @@ _GROUPED: dict[str, Any] = {
         curator=curator("rdp"), score=NOISED
     ),
     "papers.kusner.RegularisedBest": of(records=40),
+    "queries.ball.Box": of(bounds=SIDES),
     "papers.em.DPFactorAnalysis papers.em.DPKMeans papers.em.DPLloyd": EM,
     "papers.em.DPEM": of(
         statistics=lambda theta, rows: rows - theta,
@@ -442,12 +444,13 @@ _GROUPED: dict[str, Any] = {
         means_init=((0.0, 1.0), (1.0, 0.0)),
         weights_init=(0.5, 0.5),
     ),
+    "NoNoise": of(allow_not_private=True),
     "papers.po_gp_ucb.Outcomes": lambda: of(curator=curator("candidate"), budget=0.5),
-    "papers.po_gp_ucb.po_gp_ucb_transform NoNoise": of(allow_not_private=True),
-    "papers.po_gp_ucb.http.RemoteCurator": of(url="http://127.0.0.1:1"),
-    "papers.po_gp_ucb.http.search": lambda: of(curator=remote()),
+    "papers.po_gp_ucb.po_gp_ucb_transform": of(allow_not_private=True),
+    "papers.po_gp_ucb.RemoteOutcomes": of(url="http://127.0.0.1:1"),
+    "papers.po_gp_ucb.search": lambda: of(outcomes=remote()),
+    "papers.po_gp_ucb.release_rows papers.po_gp_ucb.plan_rows": lambda: of(mechanism=GAUSSIAN),
     "dpsgd.Session": of(records=torch.utils.data.TensorDataset(torch.rand(40, 2))),
-    "testing.mechanism_contract.assert_not_law": of(cdf=scipy.stats.norm().cdf),
     "testing.audit testing.auditing.reachable": of(runs=400, level=1e-6),
     "testing.replay": of(
         run=lambda owner, _: owner.release(query(), GAUSSIAN).value,
@@ -471,7 +474,7 @@ OWNERS: dict[str, Any] = {
     "Curator": curator,
     "PrivateObjective": objective,
     "Space": lambda: SPACE,
-    "papers.po_gp_ucb.http.RemoteCurator": remote,
+    "papers.po_gp_ucb.RemoteOutcomes": remote,
 }
 OWNERS["gibo.GradientGP"] = lambda: gibo.GradientGP(grid(), grid().sum(1, keepdim=True))
 OWNERS |= {"papers.po_gp_ucb.Outcomes": outcomes, "papers.po_gp_ucb.Modeler": MADE["modeler"]}
@@ -484,7 +487,7 @@ METHODS = (
     "Curator.evaluate Curator.submit Curator.release Curator.release_all Curator.reserve"
     " Curator.statement PrivateObjective.__call__ PrivateObjective.release"
     " DPSearch.fit Space.encode Space.decode papers.po_gp_ucb.Outcomes.value"
-    " papers.po_gp_ucb.Modeler.tell papers.po_gp_ucb.http.RemoteCurator.value"
+    " papers.po_gp_ucb.Modeler.tell papers.po_gp_ucb.RemoteOutcomes.value"
     " models.fixed_kernels.matern52 models.finite.information_gain_bound"
     " models.kernels.kernel_derivatives models.noisy_inputs.SameRow models.noisy_inputs.unprojected"
     " acquisition.ucb.SrinivasCompact"
@@ -495,20 +498,17 @@ METHODS = (
     " gibo.GradientGP.gradient_posterior gibo.GradientGP.of_one_unit"
     " gibo.GradientGP.gradient_query gibo.GradientGP.release_gradient"
     " gibo.gradient_points.fewest_gradient_points dpsgd.selection.selection_event"
-    " dpsgd.hidden_runs.DensityRatioProposals queries.ball.Ball"
+    " dpsgd.hidden_runs.DensityRatioProposals queries.ball.Ball queries.ball.Box"
     " papers.em.mixture_moments.MixtureMoments papers.em.point_sums.ClusterSums"
     " papers.em.point_sums.SecondMoment papers.po_gp_ucb.rows.RowOutcome testing.auditing.reachable"
-    " testing.mechanism_contract.assert_not_law accounting.calibration.convert_adjacency"
+    " accounting.calibration.convert_adjacency"
     " models.fixed_kernels.squared_exponential acquisition.expected_improvement.posterior_mean"
-    " testing.mechanism_contract.assert_law papers.po_gp_ucb.transform.recover_rows"
-    " papers.po_gp_ucb.curator_side.write_release papers.po_gp_ucb.row_noise.random_projection"
+    " papers.po_gp_ucb.transform.recover_rows"
+    " papers.po_gp_ucb.row_noise.random_projection"
     " papers.po_gp_ucb.transform.po_gp_ucb_omega papers.po_gp_ucb.transform.outside_column_space"
     " papers.po_gp_ucb.transform.identify_table"
 )
 # Needs several processes, has no end or takes seconds, and is tried elsewhere; then results, which
 # dpbo makes.
-NOT_CALLED = (
-    "Ranks papers.po_gp_ucb.http.serve dpsgd.plan_tuning dpsgd.tune gibo.Replicas Plan Release"
-    " Statement"
-)
+NOT_CALLED = "Ranks dpsgd.plan_tuning dpsgd.tune gibo.Replicas Plan Release Statement"
 NAMES = sorted((exported() - {*NOT_CALLED.split()}) | {*METHODS.split()})

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from dpbo.__main__ import main
-from dpbo.papers.po_gp_ucb.http import application
+from dpbo.papers.po_gp_ucb import serve
 from tests.attacks.good_calls import TOKEN, outcomes
 from tests.attacks.marks import attack
 from tests.attacks.watched import shown
@@ -43,7 +43,7 @@ def answers(questions):
     before = served.curator.ledger.head().hash
 
     async def answered():
-        transport = httpx.ASGITransport(application(served, token=TOKEN, every=0.001))
+        transport = httpx.ASGITransport(serve(served, token=TOKEN))
         async with httpx.AsyncClient(transport=transport, base_url="http://curator") as client:
             return [
                 await client.request(method, path, **settings)
@@ -64,7 +64,7 @@ def test_a_hostile_body_gets_a_typed_refusal_and_charges_nothing():
         strict=True,
     ):
         assert 400 <= reply.status_code < 500, (body[:60], reply.text)
-        assert set(reply.json()) == {"error", "message"}, body[:60]
+        assert set(reply.json()) == {"message"}, body[:60]
         assert not shown(reply.text), body[:60]
         assert len(reply.text) < 2000, body[:60]
 
@@ -85,10 +85,7 @@ COMMANDS = {
     "--evaluations": ["0", "-3", "1.5"],
     "--seed": ["-1", "9" * 30, ""],
     "--ledger": ["nosuch://x", "a\0b", "/nonexistent/folder/x.db"],
-    "": ["--unknown", "nosuch", "ledger", "curate", "model"],
-    "plan --units": ["0", "-1", "nan", "9" * 400],
-    "plan --epsilons": ["nan", "0"],
-    "plan --dimension 2 --range 1": ["0"],
+    "": ["--unknown", "nosuch", "ledger"],
     "ledger": ["verify"],
     "ledger verify": ["nosuch://x", "missing.db", "a\0b"],
     "ledger show": ["missing.db"],

@@ -14,7 +14,7 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 import dpbo
-from dpbo import Adjacency, Budget, Space
+from dpbo import Budget, Space
 from dpbo.__main__ import main
 from dpbo.accounting import Planned, PureFilter
 from dpbo.errors import InputError, PrivateFailure
@@ -52,66 +52,6 @@ def search(delta, **changes):
     return KusnerSearch(
         lambda x, records: 0.0, CANDIDATES, kernel=kernel, delta=delta, **{**terms, **changes}
     )
-
-
-@attack("A9", "A19")
-def test_the_papers_constants_are_never_vouched_for():
-    """One flipped label moves the value by .05, and the paper's constant says .025."""
-    data = torch.ones(5, 2, dtype=DOUBLE)
-    flipped = data.clone()
-    flipped[0, 1] = -1.0
-    for refused in (
-        lambda: best(constants="paper", adaptive=ONCE),
-        lambda: search(0.1, constants="paper").value(),
-        lambda: search(0.1, constants="paper").last(amplitude=1.0, tau=1.0),
-    ):
-        with pytest.raises(InputError, match="allow_not_private"):
-            refused()
-    query = best(constants="paper", adaptive=ONCE, allow_not_private=True)
-    moved = [float(make(records).release(query, EXACT).value) for records in (data, flipped)]
-    assert abs(moved[0] - moved[1]) > 1.9 * query.sensitivity(Adjacency.REPLACE_ONE).l1 / 5
-    for asked in (query, search(0.1, constants="paper", allow_not_private=True).value()):
-        curator = make(data)
-        curator.release(asked, LaplaceMechanism(1.0))
-        statement = curator.statement()
-        assert str(statement).startswith("VOID: answers without any guarantee")
-        assert (
-            str(statement.guarantee)
-            == statement.lines[0]
-            == statement.lines[2].split(",")[0]
-            == "not bounded"
-        )
-
-
-@attack("A19")
-def test_the_papers_constants_are_no_worse_than_their_proofs():
-    """Theorem 1 holds as printed, and Theorem 7 from lmax = 2 lmin on: there the corrected bounds
-    are no larger. Theorem 5 holds where nothing is missed: it then fails with delta / 2.
-    """
-    wide = {"adaptive": ONCE, "grid": [2.0, 4.0]}
-    every = search(0.1, constants="paper", evaluations=len(CANDIDATES))
-    for query, corrected, mechanism in (
-        (search(0.1, constants="paper").best(), search(0.1).best(), ExponentialMechanism.of(0.5)),
-        (best(constants="paper", **wide), best(**wide), LaplaceMechanism(2.0)),
-        (every.last(amplitude=0.0, tau=1.0), None, LaplaceMechanism(2.0)),
-    ):
-        if corrected is not None:
-            bound, other = (
-                one.sensitivity(Adjacency.REPLACE_ONE).linf for one in (query, corrected)
-            )
-            assert other <= bound
-        curator = make(torch.ones(5, 2, dtype=DOUBLE))
-        curator.release(query, mechanism)
-        assert not str(curator.statement()).startswith("VOID")
-    with pytest.raises(InputError, match="allow_not_private"):
-        best(constants="paper", adaptive=ONCE, grid=[2.0, 3.9])
-
-
-def test_over_the_whole_grid_no_constants_are_taken_or_shown():
-    for constants in ("paper", "corrected"):
-        with pytest.raises(InputError, match=r"constants=.*whole grid"):
-            best(constants=constants, allow_not_private=True)
-    assert "constants" not in best().public_inputs()
 
 
 @attack("A19")

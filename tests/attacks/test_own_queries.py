@@ -32,20 +32,13 @@ from dpbo.queries import (
     UnitSum,
 )
 from dpbo.queries.query import declares_per_unit
-from dpbo.testing import (
-    ChoiceContract,
-    MechanismContract,
-    QueryContract,
-    RowContract,
-    VectorContract,
-    replay,
-)
+from dpbo.testing import QueryContract, RowContract, replay
 from tests.attacks.marks import attack
 from tests.attacks.setups import NOISE, TERMS, first_column, owner
 from tests.contracts.bases import tries
 from tests.setups import DOUBLE, ROOT
 
-CONTRACTS = (QueryContract, RowContract, MechanismContract, VectorContract, ChoiceContract)
+CONTRACTS = (QueryContract, RowContract)
 
 
 def code_blocks():

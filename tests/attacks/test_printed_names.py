@@ -19,9 +19,9 @@ from dpbo.ledger.ledger import Ledger
 from dpbo.ledger.storage import SCHEMA, Storage
 from dpbo.notebook import facts_table
 from dpbo.statement import form
-from dpbo.testing.ledger_contract import BIRTH
 from tests.attacks.marks import attack
 from tests.attacks.setups import of, owner
+from tests.contracts.ledger_contract import BIRTH
 from tests.setups import DOUBLE, following
 
 pytestmark = attack("A21")

@@ -13,10 +13,10 @@ import pytest
 import torch
 from scipy.stats import binom
 
+from benchmarks.papers.po_gp_ucb_attack import identify_table
 from dpbo import DPGIBO, Budget, PrivateObjective
 from dpbo.errors import BudgetExceeded
 from dpbo.papers.em import DPKMeans
-from dpbo.papers.po_gp_ucb.transform import identify_table
 from tests.attacks.marks import attack
 from tests.attacks.setups import DOUBLE, owner
 from tests.attacks.test_replays import BOX, GRID, POINTS, distance, near
@@ -49,6 +49,7 @@ def test_studies_of_any_kind_on_one_data_set_share_one_budget(on_disk):
 
 
 @attack("A18")
+@pytest.mark.filterwarnings("ignore:noise .* a coordinate on rows")
 def test_the_column_space_tells_neighbours_of_the_shipped_release_apart_by_chance(measured):
     """40 pairs of tables: always for the published transform, within 5 standard deviations of a
     coin at epsilon = 0.01 for the shipped.

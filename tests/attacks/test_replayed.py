@@ -52,9 +52,10 @@ REPLAYED = {
     "RowTable": MIDDLE,
     "release_rows": MIDDLE,
     "Modeler": MIDDLE,
+    "plan_rows": MIDDLE,
+    "search": MIDDLE,
     "DPSearch": SEARCH,
     "ClientObjective": "tests/integration/test_ax.py::test_replay_of_an_experiment",
-    "noisy_improvement": "tests/integration/test_ax.py::test_replay_of_an_experiment",
     "TrialObjective": "tests/integration/test_optuna.py::test_replay_of_a_study",
     "NoiseAwareSampler": "tests/integration/test_optuna.py::test_replay_of_a_study",
     "recommended_trial": "tests/integration/test_optuna.py::test_replay_of_a_study",
@@ -66,19 +67,16 @@ REPLAYED = {
         "tests/integration/test_opacus_noise.py::test_steps_follow_from_noised_sums_alone"
     ),
     "tune": f"{HIDDEN}test_tuning_follows_from_noised_scores_alone",
-    "application": f"{HERE}test_what_the_server_says_follows_from_releases_alone",
     "serve": f"{HERE}test_what_the_server_says_follows_from_releases_alone",
 }
 PUBLIC = {
     "GIBOSettings": "data",
     "embedding": "of a fitted, released analysis",
     "read_release": "released files",
+    "write_release": "released files",
     "po_gp_ucb_transform": "not private, and refused unless that is said",
     "row_noises": "public numbers",
-    "RemoteCurator": "a client of the server",
-    "search": "the modeler's loop over the client",
-    "gp_ucb": "a strategy over released values",
-    "gradient_information": "a strategy over released values",
+    "RemoteOutcomes": "a client of the server",
     "plan_tuning": "public numbers",
     "DPSGDConfig": "public numbers",
     "Session": "Opacus trains within it; attested",
@@ -126,7 +124,6 @@ def exported():
         "papers.em",
         "papers.kusner",
         "papers.po_gp_ucb",
-        "papers.po_gp_ucb.http",
     )
     beside = ("integrations", "integrations.ax", "integrations.optuna")
     for package in (importlib.import_module(f"dpbo.{name}") for name in (*wings, *beside)):

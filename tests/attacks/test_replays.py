@@ -33,8 +33,15 @@ from dpbo.models import noisy_inputs
 from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.em import DPEM, DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
 from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch
-from dpbo.papers.po_gp_ucb import Modeler, Outcomes, RowTable, release_rows
-from dpbo.papers.po_gp_ucb.http import application
+from dpbo.papers.po_gp_ucb import (
+    Modeler,
+    Outcomes,
+    RowTable,
+    plan_rows,
+    release_rows,
+    search,
+    serve,
+)
 from dpbo.queries import (
     CandidateScores,
     CellMeans,
@@ -202,6 +209,9 @@ RUNS: dict[str, Any] = {
     ),
     "DPKMeans": functools.partial(fitted, DPKMeans, n_clusters=3, max_iter=2),
     "DPLloyd": functools.partial(fitted, DPLloyd, n_clusters=3, max_iter=2),
+    "DPLloyd bounds": functools.partial(
+        fitted, DPLloyd, n_clusters=3, max_iter=2, bounds=[(-1.0, 1.0), (0.0, 2.0)]
+    ),
     "DPFactorAnalysis": functools.partial(fitted, DPFactorAnalysis, n_components=1),
     "DPEM": lambda curator: DPEM(
         lambda theta, rows: torch.tanh(rows - theta),
@@ -268,9 +278,9 @@ def test_rows_outcomes_and_the_modeler_between_them():
     """The modeler asks for rows by released rows and answers alone."""
 
     def run(private):
-        released = release_rows(
-            private, RowTable((0.0, 0.0), 25.0, row_change=CHANGE), L2LaplaceMechanism.of(2.0)
-        )
+        table = RowTable((0.0, 0.0), 25.0, row_change=CHANGE)
+        planned = plan_rows(private, table, L2LaplaceMechanism.of(2.0))
+        released = release_rows(private, table, L2LaplaceMechanism.of(2.0))
         answers = Outcomes(private, lambda record: record["y"], value_range=(0.0, 1.0), budget=0.5)
         asking = Modeler(
             released.Z,
@@ -280,9 +290,10 @@ def test_rows_outcomes_and_the_modeler_between_them():
         for step in range(5):
             row = asking.ask()
             asking.tell(row, answers.value(row, request=f"{step}").value)
-        return released, answers, asking.history, asking.best
+        found = search(asking, answers, steps=2)
+        return planned, released, answers, asking.history, asking.best, found
 
-    assert len(replayed(run, *two_tables(), **terms())) == 6
+    assert len(replayed(run, *two_tables(), **terms())) == 8
 
 
 PRIVATE_NUMBER: dict[str, Any] = {**TERMS, "adjacency": Adjacency.ADD_OR_REMOVE_ONE}
@@ -339,7 +350,7 @@ def test_what_the_server_says_follows_from_releases_alone():
 
     def run(curator, _):
         asked = Outcomes(curator, lambda record: record["y"], value_range=(0.0, 1.0), budget=0.5)
-        with served(application(asked, token=TOKEN, every=0.001)) as web:
+        with served(serve(asked, token=TOKEN)) as web:
             web.headers["Authorization"] = f"Bearer {TOKEN}"
             heard = [
                 web.post("/value", json={"row": row, "request": name}) for row, name in QUESTIONS

@@ -55,8 +55,8 @@ OPAQUE = {
     "integrations.ax.ClientObjective",
     "integrations.optuna.TrialObjective",
     "papers.po_gp_ucb.Outcomes",
-    "papers.po_gp_ucb.http.RemoteCurator",
-    "papers.po_gp_ucb.http.application",
+    "papers.po_gp_ucb.RemoteOutcomes",
+    "papers.po_gp_ucb.serve",
 }
 
 

@@ -3,8 +3,8 @@
 from scipy.stats import laplace, norm
 
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
-from dpbo.testing import MechanismContract
 from tests.attacks.marks import attack
+from tests.contracts.mechanism_contract import MechanismContract
 
 
 @attack("A1", "A2")

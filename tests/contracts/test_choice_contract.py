@@ -8,8 +8,9 @@ import numpy as np
 
 from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism
 from dpbo.mechanisms.choice import LEVELS, draw_below
-from dpbo.testing import ChoiceContract, SeededEntropy
+from dpbo.testing import SeededEntropy
 from tests.attacks.marks import attack
+from tests.contracts.choice_contract import ChoiceContract
 
 _gauss = functools.cache(np.polynomial.legendre.leggauss)
 

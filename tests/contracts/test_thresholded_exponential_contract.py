@@ -16,9 +16,10 @@ from dpbo.mechanisms import ThresholdedExponentialMechanism
 from dpbo.mechanisms.choice import LEVELS, draw_below
 from dpbo.mechanisms.thresholded_exponential import total_weight
 from dpbo.privacy import Sensitivity
-from dpbo.testing import ChoiceContract, SeededEntropy
-from dpbo.testing.mechanism_contract import LEVEL
+from dpbo.testing import SeededEntropy
 from tests.attacks.marks import attack
+from tests.contracts.choice_contract import ChoiceContract
+from tests.contracts.mechanism_contract import LEVEL
 from tests.unit.mechanisms.words import Words
 
 QUANTUM = 2.0**-20

@@ -10,7 +10,7 @@ import torch
 from ax.api.client import Client
 from torch import nn
 
-from dpbo.integrations.ax import ClientObjective, noisy_improvement
+from dpbo.integrations.ax import ClientObjective
 from dpbo.integrations.optuna import NoiseAwareSampler, TrialObjective
 from dpbo.reporting.plots import plot_convergence, plot_slices
 from dpbo.search import NoisedSearch
@@ -32,8 +32,7 @@ def study():
 
 def experiment():
     asked = objective()
-    strategy = noisy_improvement(initial=4)
-    ClientObjective(asked, SPACE, Client(random_seed=1), strategy=strategy).run()
+    ClientObjective(asked, SPACE, Client(random_seed=1)).run()
     return asked.remaining
 
 

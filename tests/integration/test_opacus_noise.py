@@ -24,8 +24,8 @@ from dpbo.dpsgd._opacus import load_opacus
 from dpbo.dpsgd.noise import NoisedOptimizer, PoissonSamples
 from dpbo.dpsgd.rebuilding import PublicCopy
 from dpbo.errors import BudgetExceeded, InputError, OpacityError, UsageError
-from dpbo.testing.mechanism_contract import assert_law
 from tests.attacks.marks import attack
+from tests.contracts.mechanism_contract import assert_law
 from tests.setups import DOUBLE, of, steps_charged
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

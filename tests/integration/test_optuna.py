@@ -661,3 +661,66 @@ def test_a_study_of_another_space_is_refused_in_our_words_and_uncharged(earlier)
     with pytest.raises(UsageError, match=r"other values of 'kind'.*a study of its own"):
         study.optimize(TrialObjective(asked, space), n_trials=1)
     assert asked.remaining == asked.evaluations
+
+
+def test_a_pruned_point_is_never_proposed_again():
+    """By the Sobol design, which meets the few points of a list again, and by the model."""
+
+    def to_point(_):
+        return torch.tensor([0.4, 0.5], dtype=DOUBLE)
+
+    few = Space(kind=["a", "b", "c"])
+    for space, pruned_at in (
+        (few, lambda trial: trial.params["kind"] == "a"),
+        (SPACE, lambda trial: trial.number % 2),
+    ):
+        private = TrialObjective(objective(evaluations=6, fit=to_point), space)
+
+        def asked(trial, private=private, pruned_at=pruned_at):
+            private.suggestions.suggest(trial)
+            if pruned_at(trial):
+                raise optuna.TrialPruned
+            return private(trial)
+
+        study = a_study(sampler=NoiseAwareSampler(space, initial=6))
+        study.optimize(asked, n_trials=10)
+        pruned = []
+        for trial in study.trials:
+            assert trial.params not in pruned, trial.number
+            if pruned_at(trial):
+                pruned.append(trial.params)
+        assert len(pruned) == (1 if space is few else 5)
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_a_trial_that_optuna_tries_again_after_a_kill_is_paid_for_once():
+    retry = (
+        getattr(optuna.storages, "RetryHeartbeatStaleTrialCallback", None)
+        or optuna.storages.RetryFailedTrialCallback
+    )
+    for released_before in (False, True):
+        private = TrialObjective(objective(), SPACE)
+        release = private.objective.release
+        study = a_study()
+        trial = study.ask()
+
+        def killed(handle, first=release if released_before else None):
+            if first is not None:
+                first(handle)
+            raise KeyboardInterrupt
+
+        private.objective.release = killed  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            private(trial)
+        private.objective.release = release  # type: ignore[method-assign]
+        left = private.objective.remaining
+        stale = study.trials[0]
+        study.tell(stale.number, state=TrialState.FAIL)
+        retry()(study, stale)
+        study.optimize(private, n_trials=1)
+        again = study.trials[-1]
+        assert again.state is TrialState.COMPLETE
+        assert again.params == stale.params
+        assert private.objective.remaining == left - (not released_before)
+        value, variance = released(private)[again.user_attrs["entry"]]
+        assert (again.value, again.user_attrs["yvar"]) == (value, variance)

@@ -29,8 +29,8 @@ from dpbo.search.recommendation import Recommendation, exceeded
 from dpbo.search.scorings import scoring_named
 from dpbo.search.training import Trainer
 from dpbo.testing import SeededEntropy
-from dpbo.testing.mechanism_contract import LEVEL
 from tests.attacks.marks import attack
+from tests.contracts.mechanism_contract import LEVEL
 from tests.integration.test_search import searched
 
 RISK = 0.1

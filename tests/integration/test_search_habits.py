@@ -412,6 +412,51 @@ def test_labels_of_several_columns_are_numbers():
         made(scoring=both_near, score_range=(-1.0, 0.0)).fit(TRAIN[0], words, *VALIDATION)
 
 
+class Other:
+    """A table of another library, as it says so itself."""
+
+    def __init__(self, table):
+        self.table = table
+
+    def __len__(self):
+        return len(self.table)
+
+    def to_pandas(self):
+        return self.table
+
+
+class Lazy:
+    def __init__(self, table):
+        self.table = table
+
+    def collect(self):
+        return Other(self.table)
+
+
+def polars_frame(table):
+    return pytest.importorskip("polars").DataFrame(np.asarray(table))
+
+
+@pytest.mark.parametrize(
+    ("kind", "call"),
+    [
+        (Other, r"by \.to_pandas\(\)"),
+        (Lazy, r"by \.collect\(\)"),
+        (polars_frame, r"polars\.DataFrame.* by \.to_pandas\(\)"),
+        (lambda table: polars_frame(table).lazy(), r"polars\.LazyFrame.* by \.collect\(\)"),
+        (lambda table: polars_frame(table).to_arrow(), r"pyarrow\.Table.* by \.to_pandas\(\)"),
+    ],
+)
+def test_tables_of_other_libraries_are_refused_with_the_call_that_converts_them(kind, call):
+    with pytest.raises(InputError, match=rf"^X_val=.*{call}"):
+        made().fit(*TRAIN, kind(VALIDATION[0]), VALIDATION[1])
+    with pytest.raises(InputError, match=rf"^X_train=.*{call}"):
+        made().fit(kind(TRAIN[0]), TRAIN[1], *VALIDATION)
+    for records, named in ((kind(TRAIN[0]), "records"), ((TRAIN[0], kind(TRAIN[1])), "records")):
+        with pytest.raises(InputError, match=rf"^{named}=.*{call}"):
+            Curator(records, **TERMS)
+
+
 def test_records_of_one_public_person_are_in_one_fold():
     people = np.arange(400) // 40
     scores = [

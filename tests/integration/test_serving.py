@@ -2,17 +2,11 @@
 and a search that asks it.
 """
 
-import asyncio
 import contextlib
-import ctypes
 import json
 import logging
-import os
-import pathlib
-import selectors
 import threading
 import time
-from typing import Any
 
 import httpx
 import pytest
@@ -21,14 +15,17 @@ import uvicorn
 
 from dpbo import Budget
 from dpbo.accounting import PureFilter
-from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure, RemoteRefusal
+from dpbo.errors import (
+    CuratorUnavailable,
+    InputError,
+    LedgerUnavailable,
+    PrivateFailure,
+    RemoteRefusal,
+)
 from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.models.fixed_kernels import squared_exponential
-from dpbo.papers.po_gp_ucb import Modeler, Outcomes
-from dpbo.papers.po_gp_ucb.http import RemoteCurator, application, search
-from dpbo.papers.po_gp_ucb.http.server import serve
+from dpbo.papers.po_gp_ucb import Modeler, Outcomes, RemoteOutcomes, search, serve
 from tests.attacks.marks import attack
-from tests.integration.processes import free_port, started
 from tests.setups import DOUBLE, owner
 
 TOKEN = "a token of enough letters"
@@ -68,10 +65,8 @@ def client():
     """A client with the token, of a server that ends with the test."""
     with contextlib.ExitStack() as stack:
 
-        def of(asked, **changed):
-            web = stack.enter_context(
-                served(application(asked, token=TOKEN, **{"every": 0.001, **changed}))
-            )
+        def of(asked):
+            web = stack.enter_context(served(serve(asked, token=TOKEN)))
             web.headers.update(HEADERS)
             return web
 
@@ -112,7 +107,7 @@ def refusals():
     yield lambda web: web.post("/statement"), (405,)
     yield lambda web: web.get("/other"), (404,)
     # a repeated row
-    yield lambda web: ask(web, 0, "another name"), (409,)
+    yield lambda web: ask(web, 0, "another name"), (410,)
     # a name that was another row's
     yield lambda web: ask(web, 1, "first"), (409,)
 
@@ -127,9 +122,8 @@ def test_what_is_refused_is_refused_clearly_and_charges_nothing(client):
         assert reply.status_code in status, i
         assert str(SECRET) not in reply.text, i
         assert asked.curator.ledger.head().hash == before, i
-    for wrong in ({"token": "short"}, {"token": TOKEN, "every": 0.0}, {"token": 7}):
-        with pytest.raises(InputError):
-            application(outcomes(), **wrong)
+    with pytest.raises(InputError, match="token"):
+        serve(outcomes(), token="short")
 
 
 def test_answers_end_where_their_limit_or_the_planned_repeats_of_a_row_do(client):
@@ -137,7 +131,7 @@ def test_answers_end_where_their_limit_or_the_planned_repeats_of_a_row_do(client
     assert [ask(web, row, f"{row}").status_code for row in range(3)] == [200, 200, 429]
     assert ask(web, 0, "0").status_code == 200, "what was answered is told again"
     web = client(outcomes(repeats=2))
-    assert [ask(web, 4, f"{turn}").status_code for turn in range(3)] == [200, 200, 409]
+    assert [ask(web, 4, f"{turn}").status_code for turn in range(3)] == [200, 200, 410]
 
 
 def test_an_answer_that_was_charged_and_lost_is_gone(client, monkeypatch):
@@ -151,7 +145,7 @@ def test_an_answer_that_was_charged_and_lost_is_gone(client, monkeypatch):
         patched.setattr(LaplaceMechanism, "_sample", dies)
         assert ask(web, 1, "lost").status_code == 500
     assert ask(web, 1, "lost").status_code == 410
-    assert ask(web, 1, "new").status_code == 409, "its row's one answer is spent"
+    assert ask(web, 1, "new").status_code == 410, "its row's one answer is spent"
     assert ask(web, 2, "other").status_code == 200
 
 
@@ -207,209 +201,68 @@ def test_a_failure_is_a_status_alone_and_a_drawn_answer_waits_for_the_same_quest
     assert len(asked.curator.ledger.charges("outcomes")) == 1
 
 
-class Clock(asyncio.SelectorEventLoop):
-    """A loop whose time goes on only where it sleeps, or where a test sets it on: what is asked on
-    it takes the same on any machine.
-    """
-
-    def __init__(self):
-        selector = selectors.DefaultSelector()
-        self.now = 0.0
-        self._select = selector.select
-        selector.select = self._asleep  # type: ignore[method-assign]
-        super().__init__(selector)
-
-    def time(self):
-        return self.now
-
-    def _asleep(self, timeout=None):
-        """None sleeps until a thread calls; so does nobody else, for one job runs at a time."""
-        ready = self._select(None if timeout is None else 0)
-        if timeout and not ready:
-            self.now += timeout
-        return ready
-
-
-@pytest.fixture
-def clock():
-    loop = Clock()
-    yield loop
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    loop.close()
-
-
-def lasting(clock, seconds):
-    """Outcomes that take so long. The first call is a probe's, which no question waits for."""
-
-    def outcome(records):
-        clock.now += seconds
-        return 0.5
-
-    return outcomes(outcome)
-
-
-def replied(clock, app, *asked):
-    """When each of the questions (method, path, settings), all sent at once and in this order, is
-    answered: seconds from there.
-    """
-
-    async def all_of_them():
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(
-            transport=transport, base_url="http://curator", headers=HEADERS
-        ) as web:
-            start = clock.now
-
-            async def reply(method, path, settings):
-                await web.request(method, path, **settings)
-                return clock.now - start
-
-            return await asyncio.gather(*(reply(*question) for question in asked))
-
-    return clock.run_until_complete(all_of_them())
-
-
-def value(row):
-    return "POST", "/value", {"json": {"row": row, "request": f"{row}"}}
-
-
-STATEMENT: tuple[str, str, dict[str, Any]] = ("GET", "/statement", {})
-
-
-@attack("A3")
-def test_replies_leave_at_whole_multiples_of_a_public_time(clock):
-    """Also what is answered within a tick of the clock, what is refused, and what takes longer than
-    one period.
-    """
-    for seconds, periods in ((0.0, 1), (0.01, 1), (0.3, 1), (0.45, 2)):
-        app = application(lasting(clock, seconds), token=TOKEN, every=0.4)
-        # probes have run
-        replied(clock, app, value(0))
-        for asked, whole in ((value(1), periods), (value(1), 1), (value(99), 1), (STATEMENT, 1)):
-            assert replied(clock, app, asked) == pytest.approx([0.4 * whole]), (seconds, asked)
-
-
-@attack("A3")
-def test_nobody_learns_from_the_statement_how_long_an_outcome_takes(clock):
-    """The statement waits in the same queue, and answers come one a period."""
-    for seconds in (0.01, 0.15):
-        app = application(lasting(clock, seconds), token=TOKEN, every=0.4)
-        # probes have run
-        replied(clock, app, value(0))
-        assert replied(clock, app, value(1), value(2), STATEMENT) == pytest.approx([0.4, 0.8, 1.2])
-
-
-def holds_the_interpreter(_records):
-    """Waits for a byte without letting another thread run, as a call into a library may that
-    computes for long.
-    """
-    pipe = os.open("finish", os.O_RDWR)
-    byte = ctypes.create_string_buffer(1)
-    pathlib.Path("holding").touch()
-    ctypes.PyDLL(None).read(pipe, byte, 1)
-    return 0.5
-
-
-def serving(port):
-    serve(outcomes(holds_the_interpreter), token=TOKEN, port=port, every=0.02)
-
-
-@attack("A3")
-def test_replies_that_wait_for_no_turn_do_not_wait_for_an_outcome_either(tmp_path):
-    """Who has no token could measure how long an outcome holds the interpreter, if both were in one
-    process.
-    """
-    os.mkfifo(tmp_path / "finish")
-    port = free_port()
-    curator = started(tmp_path, "serve.log", serving, port)
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20) as web:
-            _until(lambda: web.get("/statement"), curator)
-            answers: list[httpx.Response] = []
-            asking = threading.Thread(target=lambda: answers.append(ask(web, 0, headers=HEADERS)))
-            asking.start()
-            _until((tmp_path / "holding").stat, curator)
-            # until it has begun to read
-            time.sleep(0.1)
-            for hostile in (
-                lambda: web.get("/statement"),
-                lambda: web.get("/other"),
-                lambda: ask(web, 0),
-                lambda: web.put("/value"),
-            ):
-                assert hostile().status_code in (401, 404, 405)
-            assert not answers
-            (tmp_path / "finish").write_bytes(b"1")
-            asking.join()
-            assert answers[0].status_code == 200, answers[0].text
-        curator.terminate()
-        curator.join()
-        assert curator.exitcode == 0, "a signal ends both processes"
-    finally:
-        curator.kill()
-        curator.join()
-
-
-def _until(tried, process):
-    """Tries again until it works."""
-    end = time.monotonic() + 120
-    while process.is_alive() and time.monotonic() < end:
-        with contextlib.suppress(OSError, httpx.TransportError):
-            tried()
-            return
-        time.sleep(0.02)
-    raise AssertionError("the server did not start")
-
-
 @pytest.fixture
 def remote(client):
-    """Given outcomes, the remote curator of a real server."""
+    """Given outcomes, those of a real server."""
     with contextlib.ExitStack() as stack:
-        yield lambda asked: stack.enter_context(RemoteCurator(str(client(asked).base_url), TOKEN))
+        yield lambda asked: stack.enter_context(RemoteOutcomes(str(client(asked).base_url), TOKEN))
 
 
-@pytest.fixture
-def found(remote, tmp_path):
-    """Given outcomes, the answers of a search of at most 50 steps among their six rows."""
-
-    def searched(asked, rows=6, journal="j", steps=50, minimise=False, **changed):
-        Z = torch.arange(rows, dtype=DOUBLE).unsqueeze(1)
-        modeler = Modeler(Z, kernel=squared_exponential(1.0), noise=0.1, **changed)
-        return (
-            search(
-                modeler, remote(asked), steps=steps, journal=tmp_path / journal, minimise=minimise
-            ),
-            modeler,
-        )
-
-    return searched
+def modeler(rows=6, **changed):
+    Z = torch.arange(rows, dtype=DOUBLE).unsqueeze(1)
+    return Modeler(Z, kernel=squared_exponential(1.0), noise=0.1, **changed)
 
 
-def test_a_search_ends_when_nothing_is_left_to_ask_and_by_an_error_when_refused(found):
-    for asked, journal, repeats in (
-        (outcomes(), "once", False),
-        (outcomes(repeats=2), "twice", True),
-    ):
-        answers, _ = found(asked, journal=journal, repeats=repeats)
-        assert sorted(answer.row for answer in answers) == sorted([*range(6)] * (1 + repeats))
-    asked = outcomes()
-    for row in (0, 3):
-        asked.value(row, request=f"somebody's {row}")
-    answers, _ = found(asked)
-    assert sorted(answer.row for answer in answers) == [
-        1,
-        2,
-        4,
-        5,
-    ], "rows spent elsewhere are left out"
-    assert found(asked)[0] == answers
-    assert len(found(outcomes(limit=2), journal="limited")[0]) == 2
+def test_a_search_ends_when_nothing_is_left_to_ask_and_by_an_error_when_refused(remote):
+    """Whether the outcomes are here or elsewhere."""
+    for of in (remote, lambda asked: asked):
+        for asked, answers in (
+            (outcomes(), 6),
+            (outcomes(repeats=2), 12),
+            (outcomes(limit=2), 2),
+        ):
+            repeats = asked.repeats > 1
+            assert search(modeler(repeats=repeats), of(asked), steps=50).answers == answers
+            assert len(asked.history()) == answers
+        spent = outcomes()
+        for row in (0, 3):
+            spent.value(row, request=f"somebody's {row}")
+        left = modeler()
+        assert search(left, of(spent), steps=50).answers == 4
+        assert sorted(dict(left.history)) == [1, 2, 4, 5], "rows spent elsewhere are left out"
     with pytest.raises(RemoteRefusal) as refused:
-        found(outcomes(), rows=9, journal="beyond", history=[(row, 0.0) for row in range(6)])
-    assert (refused.value.status, refused.value.gone) == (404, False)
+        search(modeler(9, history=[(row, 0.0) for row in range(6)]), remote(outcomes()), steps=9)
+    assert refused.value.status == 404
+
+
+@attack("A16")
+def test_a_search_that_is_started_again_gets_the_same_answers_and_charges_nothing(remote):
+    asked = outcomes(repeats=2)
+    first = search(modeler(repeats=True), remote(asked), steps=4)
+    charged = asked.curator.ledger.head().hash
+    assert search(modeler(repeats=True), remote(asked), steps=4) == first
+    assert asked.curator.ledger.head().hash == charged
+    assert search(modeler(repeats=True), remote(asked), steps=7).answers == 7
+    assert len(asked.history()) == 7
+    search(modeler(repeats=True), remote(asked), steps=1, name="another")
+    assert len(asked.history()) == 8
 
 
 @attack("A13")
-def test_minimising_is_maximising_the_negative(found):
-    (answer,), modeler = found(outcomes(), steps=1, minimise=True)
-    assert modeler.history == [(0, -answer.value)]
+def test_minimising_is_maximising_the_negative(remote):
+    asked = outcomes()
+    least = modeler()
+    found = search(least, remote(asked), steps=1, minimise=True)
+    (answer,) = asked.history()
+    assert least.history == [(0, -answer.value)]
+    assert found.mean == pytest.approx(-float(least.model.mean[0]))
+    assert found.average == pytest.approx(-float(least.model.mean.mean()))
+
+
+def test_who_cannot_be_reached_is_said(monkeypatch):
+    monkeypatch.setattr("dpbo.papers.po_gp_ucb.client._RETRIES", 0)
+    with (
+        RemoteOutcomes("http://127.0.0.1:1", TOKEN) as nobody,
+        pytest.raises(CuratorUnavailable, match="cannot be reached"),
+    ):
+        nobody.statement()

@@ -424,20 +424,11 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
-        "outcomes are evaluated in the process that faces the network",
-        where="dpbo.papers.po_gp_ucb.http.server:serve",
-        old="command = [sys.executable",
-        new=(
-            "import uvicorn\n"
-            "\n"
-            "    return uvicorn.run(application(outcomes, token=token, every=every), host=host, "
-            "port=port)\n"
-            "    command = [sys.executable"
-        ),
-        test=(
-            "tests/integration/test_serving.py"
-            "::test_replies_that_wait_for_no_turn_do_not_wait_for_an_outcome_either"
-        ),
+        "whoever asks without the token is answered",
+        where="dpbo.papers.po_gp_ucb.server:serve",
+        old="if not hmac.compare_digest(given.encode(), expected):",
+        new="if False:",
+        test="tests/attacks/test_doors.py::test_without_the_token_nothing_is_told",
     ),
     # mechanisms: the laws of the noise
     Sabotage(
@@ -1104,9 +1095,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "the report's card shows a conditional guarantee as a plain one",
-        where="dpbo.reporting.page:_promise",
-        old='"condition": statement.condition(),',
-        new='"condition": "",',
+        where="dpbo.reporting.page:report",
+        old="condition=statement.condition(),",
+        new='condition="",',
         test=(
             "tests/attacks/test_holes_statements.py"
             "::test_every_surface_that_shows_a_guarantee_shows_what_it_hangs_on[both]"
@@ -1370,16 +1361,6 @@ SABOTAGES = (
         test="tests/unit/papers/test_kusner_bounds.py::test_printed_numbers",
     ),
     Sabotage(
-        "the paper's constants are charged as if they held",
-        where="dpbo.papers.kusner.regularised:RegularisedBest.release_event",
-        old="return NotPrivateEvent(count=event.count)",
-        new="return event",
-        test=(
-            "tests/attacks/test_holes_statements.py"
-            "::test_the_papers_constants_are_never_vouched_for"
-        ),
-    ),
-    Sabotage(
         "the best regularised model gets noise for the narrowest range of a loss",
         where="dpbo.papers.kusner.regularised:RegularisedBest.sensitivity",
         old="widest = max(upper - lower for lower, upper in map(self._range, self.grid))",
@@ -1412,23 +1393,23 @@ SABOTAGES = (
     ),
     # integrations
     Sabotage(
-        "an answer within a tick of the clock leaves at once",
-        where="dpbo.papers.po_gp_ucb.http.front:_Queue._run_alone",
-        old="max(math.ceil(elapsed / self._every), 1)",
-        new="math.ceil(elapsed / self._every)",
+        "a search that is started again asks by other names",
+        where="dpbo.papers.po_gp_ucb.modeler:search",
+        old='f"{name} {row}.{asked[row]}"',
+        new='f"{name} {id(asked)} {row}.{asked[row]}"',
         test=(
             "tests/integration/test_serving.py"
-            "::test_replies_leave_at_whole_multiples_of_a_public_time"
+            "::test_a_search_that_is_started_again_gets_the_same_answers_and_charges_nothing"
         ),
     ),
     Sabotage(
-        "the statement does not wait behind the answers",
-        where="dpbo.papers.po_gp_ucb.http.front:facing",
-        old="lambda: turns.run(lambda: ask({}))",
-        new="lambda: _Queue(every).run(lambda: ask({}))",
+        "a row is called found whatever its margin",
+        where="dpbo.papers.po_gp_ucb.modeler:Modeler.recommend",
+        old="best - margin > average",
+        new="best > average",
         test=(
-            "tests/integration/test_serving.py"
-            "::test_nobody_learns_from_the_statement_how_long_an_outcome_takes"
+            "tests/unit/papers/test_po_gp_ucb_modeler.py"
+            "::test_a_recommendation_has_a_margin_and_says_where_nothing_was_found"
         ),
     ),
     Sabotage(
@@ -1462,14 +1443,35 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
-        "Ax finds out after a charge that a metric is missing",
-        where="dpbo.integrations.ax.experiments:ClientObjective._require_suitable",
-        old="if constraints:",
+        "a pruned point may be proposed again",
+        where="dpbo.integrations.optuna.sampling:NoiseAwareSampler._not_pruned",
+        old="if shown not in pruned:",
+        new="if True:",
+        test="tests/integration/test_optuna.py::test_a_pruned_point_is_never_proposed_again",
+    ),
+    Sabotage(
+        "a trial that Optuna tries again is paid for twice",
+        where="dpbo.integrations.optuna.trials:TrialObjective.__call__",
+        old="if ENTRY in trial.user_attrs:",
         new="if False:",
         test=(
-            "tests/integration/test_ax.py"
-            "::test_what_ax_could_not_go_on_from_is_refused_before_a_charge"
+            "tests/integration/test_optuna.py"
+            "::test_a_trial_that_optuna_tries_again_after_a_kill_is_paid_for_once"
         ),
+    ),
+    Sabotage(
+        "Ax proposes another point after a private failure",
+        where="dpbo.integrations.ax.experiments:ClientObjective.tell",
+        old="except (PrivacyError, *LOST):",
+        new="except ZeroDivisionError:",
+        test=("tests/integration/test_ax.py::test_no_proposal_follows_a_private_failure"),
+    ),
+    Sabotage(
+        "Ax proposes more trials than the budget covers",
+        where="dpbo.integrations.ax.experiments:ClientObjective.ask",
+        old="self.objective.remaining - len(self._running)",
+        new="self.objective.remaining",
+        test="tests/integration/test_ax.py::test_step_by_step",
     ),
     Sabotage(
         "a tuned model is handed out, and kept, with what Opacus left on it",
@@ -2363,6 +2365,26 @@ SABOTAGES = (
         test=(
             "tests/unit/papers/test_em_mixture.py"
             "::test_a_cell_that_is_no_number_is_not_quoted_and_one_row_refuses_no_others"
+        ),
+    ),
+    Sabotage(
+        "standard errors of a mixture take one iteration's noise for that of the average",
+        "dpbo.papers.em.gaussians:Averaged.noise_factors",
+        old="return 1.0 / averaged, sum(",
+        new="return 1.0, sum(",
+        test=(
+            "tests/unit/papers/test_em_mixture.py::test_estimates_lie_within_their_standard_errors"
+            "[Adjacency.REPLACE_ONE]"
+        ),
+    ),
+    Sabotage(
+        "private estimators score protected rows exactly",
+        "dpbo.papers.em.estimator:PointEstimator._unprotected",
+        old='require_unprotected("X", X)',
+        new="pass",
+        test=(
+            "tests/unit/papers/test_em_mixture.py"
+            "::test_one_exact_number_of_private_records_is_refused_and_chooses_no_model"
         ),
     ),
     Sabotage(

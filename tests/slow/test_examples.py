@@ -196,7 +196,7 @@ def test_an_ax_experiment_generates_what_can_be_paid_for():
     from examples.ax_client import tune
 
     loop, curator = tune(evaluations=8)
-    assert loop.next() == loop.running == []
+    assert loop.ask() == {}
     assert len(loop.client.summarize()) == len(loop.objective.history()[0]) == 8
     assert loop.recommended().mean > 0.85
     assert "(8.000, 1e-06)-DP" in str(curator.statement())

@@ -1,18 +1,18 @@
-"""The command line: the main job, planning, and looking at a ledger."""
+"""The command line: the main job, and looking at a ledger."""
 
 import contextlib
 import io
 import json
-import operator
 import os
-import pathlib
 import re
-import socket
+import shutil
+import sqlite3
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 
 import dpbo
@@ -21,11 +21,8 @@ from dpbo.__main__ import EXIT_STATUS, main
 from dpbo.errors import InputError
 from dpbo.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism
-from dpbo.papers.po_gp_ucb import Outcomes
-from dpbo.papers.po_gp_ucb.http import client
-from dpbo.papers.po_gp_ucb.http.server import serve
 from dpbo.queries import ClippedMean
-from tests.setups import DOUBLE, EXACT, ROOT, owner, point
+from tests.setups import DOUBLE, ROOT, TERMS, owner, point
 
 
 def printed(*arguments):
@@ -94,6 +91,8 @@ def test_the_ledger_can_be_shown_verified_and_exported(job):
     told = json.loads((job[0] / "o.json").read_text())["recommendation"]
     assert charges == 2 or "default model was kept" in told, "a candidate, and its test"
     assert printed("ledger", "verify", file, "--expect", records[-1]["hash"])[0] == 0
+    status, out, _ = printed("ledger", "verify", file)
+    assert (status, "newest record that this user's programs have seen" in out) == (0, True)
     status, _, err = printed("ledger", "verify", file, "--expect", "0" * 64)
     assert status == 6
     assert "LedgerRolledBack" in err
@@ -131,23 +130,14 @@ def test_bad_input_is_one_line_and_its_own_exit_status(tmp_path):
     # A link to itself: whether there is a file is not to be seen.
     loop = tmp_path / "loop.db"
     loop.symlink_to(loop)
-    to_nowhere = (
-        "--token-file",
-        tmp_path / "token",
-        "--length-scale",
-        1,
-        "--journal",
-        tmp_path / "j",
-    )
     for arguments, (expected, message) in {
         ("--ledger", tmp_path / "l.db"): (8, "LedgerMismatch"),
-        ("--epsilon", "0"): (2, "epsilon"),
-        ("--delta", "1.5"): (2, "delta"),
-        ("--seed", "-1"): (2, "seed"),
-        ("plan", "--units", "0"): (2, "units"),
+        ("--epsilon", "0"): (2, "--epsilon 0.0 is not allowed: --epsilon must"),
+        ("--delta", "1.5"): (2, "--delta 1.5"),
+        ("--seed", "-1"): (2, "--seed -1"),
+        ("--candidates", "0"): (2, "--candidates 0"),
+        ("ledger", "show", "a\0b"): (2, "FILE_OR_URL <str>"),
         ("report", tmp_path / "l.db", "--output", tmp_path / "no" / "r.html"): (2, "--output"),
-        ("plan", "--units", 100, "--epsilons", 1, "--plot", tmp_path / "p.no"): (2, "--plot"),
-        ("model", tmp_path, "--curator", "http://127.0.0.1:1", *to_nowhere): (2, "FOLDER"),
         ("ledger", "show", "/nowhere/l.db"): (4, "no ledger"),
         ("ledger", "verify", tmp_path / "x.db"): (5, "LedgerCorrupt"),
         ("ledger", "verify", tmp_path / "l.db", "--expect", "0" * 64): (6, "LedgerRolledBack"),
@@ -173,86 +163,6 @@ def test_the_arguments_of_other_commands_are_refused_with_2(tmp_path):
             main(list(arguments))
         assert ended.value.code == 2
         assert message in err.getvalue()
-
-
-def test_two_parties_end_with_the_same_exit_statuses(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(client, "_PAUSES", ())
-    pathlib.Path("t.csv").write_text("a,y\n" + "1,0\n" * 20)
-    table = [
-        "--columns",
-        "a",
-        "--radius",
-        2,
-        "--row-change",
-        1,
-        "--epsilon",
-        8,
-        "--outcome",
-        "y",
-        "--outcome-range",
-        0,
-        1,
-    ]
-    curate = ["curate", "t.csv", *table, "--dataset", "d", "--ledger", "l.db", "--out", "release"]
-    model = [
-        "model",
-        "release",
-        "--curator",
-        "http://127.0.0.1:1",
-        "--length-scale",
-        1,
-        "--journal",
-        "j",
-        "--token-file",
-        "token",
-    ]
-    served = ["--token-file", "made", "--serve"]
-    for wrong, flag in (
-        (["--out", "t.csv"], "--out"),
-        (["--out", "/proc/release"], "--out"),
-        (["--radius", "nan"], "--radius"),
-        (["--length-scale", "0"], "--length-scale"),
-        ([*served, "0", "--every", "0"], "--every"),
-        ([*served, "99999999"], "--serve"),
-        ([*served, "0", "--host", "999.9.9.9"], "--serve"),
-    ):
-        status, _, err = printed(*curate, *wrong)
-        assert status == 2, err
-        assert f"InputError: {flag}" in err
-        assert not (tmp_path / "l.db").exists(), "nothing is charged"
-    assert printed(*curate)[0] == 0
-    status, _, err = printed(*model)
-    assert (status, "--token-file" in err) == (2, True), err
-    pathlib.Path("token").write_text("t" * 20)
-    pathlib.Path("token").chmod(0o600)
-    for arguments, expected, message in (
-        (model, 7, "CuratorUnavailable"),
-        ([*curate, "--name", "again"], 3, "BudgetExceeded"),
-        ([*curate, "--epsilon", 9], 8, "LedgerMismatch"),
-        ([*curate, "--serve", 0, "--token-file", "no/token"], 2, "--token-file"),
-    ):
-        status, _, err = printed(*arguments)
-        assert status == expected, err
-        assert err.startswith(message) or message in err
-
-
-def test_a_port_that_is_taken_is_an_error_of_the_argument(tmp_path):
-    """The server ends its process with a status of its own, which here would say that the budget is
-    used up.
-    """
-    curator = owner(
-        {"rows": np.zeros((3, 1)), "y": np.zeros(3)}, unit="row", budget=Budget(1.0, 1e-6)
-    )
-    outcomes = Outcomes(
-        curator, operator.itemgetter("y"), value_range=(0.0, 1.0), repeats=1, budget=0.5
-    )
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        with pytest.raises(InputError, match="port") as refused:
-            serve(outcomes, token="t" * 20, port=taken.getsockname()[1])
-    assert refused.value.parameter == "port"
 
 
 def test_the_page_of_errors_lists_every_exit_status():
@@ -323,7 +233,7 @@ def test_a_ledger_is_shown_a_part_at_a_time(tmp_path, monkeypatch):
     assert found == ledger.records()[: len(found)]
     assert [record.kind for record in found].count("value") == 1
     monkeypatch.setattr(Ledger, "records", None)
-    for arguments in (["show"], ["show", "--json"], ["metrics"], ["export"]):
+    for arguments in (["show"], ["show", "--json"], ["export"]):
         assert printed("ledger", arguments[0], url, *arguments[1:])[0] == 0, arguments
 
 
@@ -352,25 +262,6 @@ def test_records_say_who_writes_them_if_the_operator_does(tmp_path, monkeypatch)
             opened(url, allow_repeated=True)
 
 
-def test_metrics_are_one_line_of_json(tmp_path):
-    url = str(tmp_path / "l.db")
-    curator = opened(url)
-    objective = objective_of(curator, name="tuning")
-    objective(torch.zeros(2, 1, dtype=DOUBLE))
-    status, out, _ = printed("ledger", "metrics", url)
-    told = json.loads(out)
-    assert (status, out.count("\n")) == (0, 1)
-    assert (told["released"], told["lost"], told["dataset"]) == (2, 0, "d")
-    assert told["reservations"] == {"tuning": {"slots": 3, "used": 2}}
-    assert told["reserved_share"] == pytest.approx(0.5)
-    assert told["head"] == curator.ledger.head().hash
-    assert told["guarantee"] == curator.statement().stated()
-    mean = ClippedMean(lambda _, records: records, score_range=(0, 1))
-    curator.release(mean, EXACT)
-    _, out, _ = printed("ledger", "metrics", url)
-    assert json.loads(out)["guarantee"].startswith("none, because this statement is void")
-
-
 def test_help_and_version_name_the_command_as_it_was_called(monkeypatch):
     for called, name in (
         ("/usr/bin/dpbo", "dpbo"),
@@ -394,8 +285,41 @@ def test_help_and_version_name_the_command_as_it_was_called(monkeypatch):
         assert out.getvalue() == f"dpbo {dpbo.__version__}\n"
 
 
-def test_the_plan_table_is_the_one_the_readme_shows():
-    status, out, _ = printed("plan")
-    assert status == 0
-    table = "\n".join(line for line in out.splitlines() if line.startswith("|"))
-    assert table in (ROOT / "docs/choosing.md").read_text()
+def test_a_cut_end_that_nothing_tells_of_has_a_status_of_its_own(tmp_path):
+    """A copy from another machine, without the file that keeps its newest record."""
+    curator = dpbo.Curator(
+        torch.rand(50, 1), **{**TERMS, "dataset": "d", "ledger": str(tmp_path / "l.db")}
+    )
+    adults = ClippedMean(lambda _, rows: rows[:, 0], score_range=(0.0, 1.0))
+    curator.release(adults, GaussianMechanism(20.0))
+    copy = tmp_path / "elsewhere" / "l.db"
+    copy.parent.mkdir()
+    shutil.copy(tmp_path / "l.db", copy)
+    with sqlite3.connect(copy) as cut:
+        cut.execute("DELETE FROM dpbo_entries WHERE seq = (SELECT max(seq) FROM dpbo_entries)")
+    status, out, _ = printed("ledger", "verify", copy)
+    assert status == 9
+    assert "the hash in the last line of a statement" in out
+    head = str(curator.statement()).split("hash is ")[1][:64]
+    assert printed("ledger", "verify", copy, "--expect", head)[0] == 6
+
+
+def test_show_names_the_parameters_of_a_released_point(tmp_path):
+    space = dpbo.Space(C=scipy.stats.loguniform(1e-2, 1e3), kind=["linear", "rbf"])
+    curator = dpbo.Curator(
+        torch.rand(500, 1), **{**TERMS, "dataset": "d", "ledger": str(tmp_path / "l.db")}
+    )
+    objective = dpbo.PrivateObjective(
+        curator,
+        lambda x, rows: rows[:, 0],
+        score_range=(0.0, 1.0),
+        evaluations=2,
+        space=space,
+        progress=False,
+    )
+    X = space.sample(2, seed=0)
+    objective(X)
+    _, out, _ = printed("ledger", "show", tmp_path / "l.db")
+    for x in X:
+        point = space.decode(x)
+        assert f"   at C={point['C']:.4g}, kind={point['kind']!r}" in out

@@ -16,9 +16,10 @@ from dpbo.mechanisms import NoNoise, ThresholdedExponentialMechanism
 from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.papers.kusner import RegularisedBest
 from dpbo.queries import Query
-from dpbo.testing import ChoiceContract, MechanismContract, QueryContract
-from dpbo.testing.mechanism_contract import VectorContract
+from dpbo.testing import QueryContract
 from dpbo.testing.query_contract import RowContract
+from tests.contracts.choice_contract import ChoiceContract
+from tests.contracts.mechanism_contract import MechanismContract, VectorContract
 from tests.contracts.test_copies import CASES
 from tests.layers import CORE, PAGE, PROGRAMS, ROOMS, WINGS, circles, imported, page
 from tests.setups import subclasses
@@ -105,10 +106,7 @@ def test_only_the_curator_evaluates_queries_and_draws_noise():
             "queries/unit_sum.py",
             "papers/kusner/regularised.py",
         },
-        "_sample": {
-            "curator/releasing.py",
-            *(f"testing/{kind}_contract.py" for kind in ("mechanism", "choice")),
-        },
+        "_sample": {"curator/releasing.py"},
     }
     for name, homes in allowed.items():
         assert _users(name) == homes, name
@@ -118,9 +116,9 @@ def test_entropy_comes_from_one_place_and_noise_is_shaped_in_mechanisms_alone():
     public = {
         # turns a design by a seeded generator: nothing private is near it
         "acquisition/designs.py",
-        "papers/po_gp_ucb/row_noise.py",  # draws a public projection by a seeded generator
         # a transform without privacy, refused unless its user says so: these coins protect nothing
         "papers/po_gp_ucb/transform.py",
+        "papers/po_gp_ucb/row_noise.py",  # draws a public projection by a seeded generator
     }
     generators = (
         "urandom",

@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import binom, chisquare
 
 from dpbo.entropy import bernoulli
-from dpbo.testing.mechanism_contract import LEVEL
 from tests.attacks.marks import attack
+from tests.contracts.mechanism_contract import LEVEL
 
 
 @attack("A23")

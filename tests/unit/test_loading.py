@@ -13,7 +13,7 @@ import pytest
 from dpbo.errors import InputError, MissingLibrary
 from dpbo.extras import EXTRAS
 from dpbo.ledger.storage import Storage
-from dpbo.papers.po_gp_ucb.http.tables import read_columns
+from dpbo.reporting.page import report
 from dpbo.reporting.plots import plot_noise
 
 CODE = """
@@ -91,25 +91,21 @@ def test_imports_load_only_what_is_needed_and_leave_logging_alone(tmp_path):
 NEEDED = {
     "ax": "dpbo.integrations.ax",
     "gpu": "dpbo.gibo.gradient_triton",
-    "http": "dpbo.papers.po_gp_ucb.http.{}",
+    "http": "dpbo.papers.po_gp_ucb.{}",
     "optuna": "dpbo.integrations.optuna",
     "testing": "dpbo.testing.{}",
 }
 HOMES = {
     "httpx": "client",
-    "starlette": "front",
-    "uvicorn": "front",
-    "pytest": "ledger_contract",
+    "starlette": "server",
+    "pytest": "plugin",
     "hypothesis": "query_contract",
 }
 
 
 def test_every_missing_library_is_answered_by_its_extra(monkeypatch, tmp_path):
-    table = tmp_path / "t.parquet"
-    table.write_bytes(b"")
     used = {
-        "parquet": lambda: read_columns(table, ["a"]),
-        "plots": lambda: plot_noise(100),
+        "plots": lambda: [plot_noise(100), report(tmp_path)],
         "postgres": lambda: Storage("postgresql+psycopg://me:hunter2@host/db"),
     }
     assert {*used, *NEEDED} == set(EXTRAS)

@@ -3,7 +3,6 @@ picture.
 """
 
 import math
-import warnings
 
 import pytest
 import scipy.stats
@@ -11,8 +10,8 @@ import torch
 
 import dpbo
 from dpbo import Budget, PrivateObjective
-from dpbo.__main__ import main
 from dpbo.gibo import DPGIBO
+from dpbo.planning import noise_table
 from tests.setups import box, of, owner
 
 BUDGET = Budget(1.0, 1e-6)
@@ -80,99 +79,13 @@ def test_what_no_strategy_can_do_is_said():
     assert "within 1 of the best" in plan["choice"].remark
 
 
-def test_the_command_recommends_and_draws(capsys, tmp_path):
-    arguments = [
-        "plan",
-        "--units",
-        "1000",
-        "20000",
-        "--epsilons",
-        "1",
-        "3",
-        "--points",
-        "40",
-        "--dimension",
-        "4",
-    ]
-    assert main(arguments) == 0
-    assert "| 20,000 | bo" in capsys.readouterr().out
-    assert (
-        main(["plan", "--units", "1000", "--epsilons", "1", "--dimension", "4", "--share", "1"])
-        == 0
-    )
-    assert "| strategy | releases |" in capsys.readouterr().out
-    assert main(["plan", "--dimension", "0"]) == 2
-    assert (
-        main(
-            [
-                "plan",
-                "--units",
-                "1000",
-                "--epsilons",
-                "1",
-                "3",
-                "--dimension",
-                "2",
-                "--range",
-                "0",
-                "50",
-            ]
-        )
-        == 0
-    )
-    table, _, plans = capsys.readouterr().out.partition("Recommended")
-    wide = strategies(dpbo.plan(1000, Budget(3.0, 1e-6), score_range=(0.0, 50.0)))["bo"]
-    assert f" {wide.noise:.2g} |" in table, "in the units of the range"
-    assert "in the units of a score in [0, 50]" in table
-    assert f"bo {wide.detectable_difference:.2g}" in plans
-    pytest.importorskip("matplotlib")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert (
-            main(
-                ["plan", "--units", "5000", "--epsilons", "1", "--plot", str(tmp_path / "plan.png")]
-            )
-            == 0
-        )
-    assert (tmp_path / "plan.png").stat().st_size > 10_000
-
-
-def test_errors_of_the_command_line_name_what_was_typed(capsys, tmp_path):
-    curate = [
-        "curate",
-        "t.csv",
-        "--columns",
-        "a",
-        "--radius",
-        "1",
-        "--epsilon",
-        "1",
-        "--outcome",
-        "y",
-        "--outcome-range",
-        "0",
-        "1",
-    ]
-    curate += ["--dataset", "d", "--ledger", str(tmp_path / "l.db"), "--out", str(tmp_path)]
-    for arguments, flag in (
-        (["plan", "--epsilons", "-1"], "--epsilons -1.0 is not allowed: --epsilons must"),
-        (["plan", "--at-delta", "2"], "--at-delta 2.0"),
-        (["plan", "--points", "0"], "--points 0"),
-        (["plan", "--range", "1", "0"], "--range (1.0, 0.0)"),
-        (["plan", "--units", "0"], "--units 0"),
-        (["plan", "--share", "2"], "--share 2.0"),
-        (["--candidates", "0"], "--candidates 0"),
-        (["plan", "--dimension", "0"], "--dimension 0"),
-        (["--epsilon", "-1"], "--epsilon -1.0"),
-        (["--seed", "-1"], "--seed -1"),
-        (["ledger", "show", "a\0b"], "FILE_OR_URL <str>"),
-        ([*curate, "--serve", "1"], "--token-file None"),
-        (curate, "DATA='t.csv'"),
-    ):
-        assert main(arguments) == 2
-        told = capsys.readouterr()
-        assert told.err.startswith(f"InputError: {flag}"), told.err
-        assert "deviation" not in told.out or "| 500 |" in told.out, "no header without its table"
+def test_the_table_of_noise_is_the_page_s_and_in_the_units_of_a_given_range():
+    plan = dpbo.plan(1000, Budget(3.0, 1e-6), score_range=(0.0, 50.0))
+    terms = of(delta=1e-6, evaluations=30)
+    wide = noise_table([1000], [3.0], share=0.9, score_range=(0.0, 50.0), **terms)
+    assert f" {strategies(plan)['bo'].noise:.2g} |" in wide
+    half = noise_table([500], [0.5], share=0.9, **terms)
+    assert half.splitlines()[-1] == "| 500 | 9.3 |", "as on docs/choosing.md"
 
 
 def test_the_detectable_gain_is_that_of_the_default_searchs_test_and_falls_with_the_units():

@@ -28,12 +28,11 @@ from dpbo.mechanisms import GaussianMechanism
 from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.objective import NoiseWarning
 from dpbo.papers.em import DPKMeans
-from dpbo.papers.po_gp_ucb import Modeler
-from dpbo.papers.po_gp_ucb.http import RemoteCurator
+from dpbo.papers.po_gp_ucb import Modeler, RemoteOutcomes
 from dpbo.queries import ClippedMean
 from dpbo.validation import Count, Positive, Within, checked
 from tests.attacks.marks import attack
-from tests.setups import DOUBLE, box, of, owner
+from tests.setups import DOUBLE, EXACT, box, of, owner
 
 pytestmark = attack("A5")
 Spread = Annotated[tuple[float, float], Within("(low, high)", lambda pair: pair[0] < pair[1])]
@@ -198,8 +197,8 @@ def test_a_refused_text_is_not_shown_for_it_may_be_a_password():
     for call, given in (
         (lambda url: make(ledger=url, dataset="d"), f"postgresql://bob:{odd}@db/x"),
         (Ledger.open, f"postgresql://bob:{odd}\0@db/x"),
-        (lambda url: RemoteCurator(url, "token"), f"http://u:{odd}@h"),
-        (lambda token: RemoteCurator("http://h", token), odd),
+        (lambda url: RemoteOutcomes(url, "token"), f"http://u:{odd}@h"),
+        (lambda token: RemoteOutcomes("http://h", token), odd),
     ):
         with pytest.raises(InputError, match="<str>") as caught:
             call(given)
@@ -231,7 +230,7 @@ def test_uses_that_are_usual_elsewhere_are_taken():
     modeler.tell(2, cast(Any, torch.tensor(0.3)))
     assert len(modeler.history) == 3
     found = GridSearchCV(
-        DPKMeans(budget=dpbo.Budget.gdp(9.0), radius=2.0, max_iter=1, dimension=2),
+        DPKMeans(mechanism=EXACT, radius=2.0, max_iter=1, dimension=2),
         {"n_clusters": np.arange(1, 3)},
         cv=2,
     )

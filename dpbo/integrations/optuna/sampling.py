@@ -26,15 +26,19 @@ from dpbo.models.builders import default_gp, mute_optimizer_warnings
 from dpbo.space import Space
 from dpbo.validation import Seed, at_least, checked
 
+# points that are tried in place of a pruned one
+_OTHERS = 1024
+
 
 @checked
 class NoiseAwareSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
     """Proposes Sobol points, then points by qLogNEI on a GP with the known noise of every value.
 
     Trials without a known noise or outside the space are left out, and a value that is in the study
-    twice counts once. Points of running and of failed trials count as pending, so that workers do
-    not propose the same point. The next point depends on the seed, the trial's number and the other
-    trials only. Each proposal refits the GP.
+    twice counts once. Points of running, failed and pruned trials count as pending, so that workers
+    do not propose the same point, and a pruned one is proposed again only where a thousand others
+    were pruned, too. The next point depends on the seed, the trial's number and the other trials
+    only. Each proposal refits the GP.
 
     Args:
         space: the TrialObjective's space.
@@ -64,13 +68,14 @@ class NoiseAwareSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
         finished = _observed(study, self._suggestions)
         X, Y, Yvar = columns_of(finished, self._suggestions)
         if trial.number < self._initial or len(X) < 2:
-            return self._suggestions.shown(
-                self._space.sample(trial.number + 1, seed=self._seed)[-1]
-            )
+            first = self._space.sample(trial.number + 1, seed=self._seed)[-1]
+            return self._not_pruned(study, first)
         entries = {known.user_attrs[ENTRY] for known in finished}
         waiting = []
-        # where a fit failed, it would again
-        for other in study.get_trials(deepcopy=False, states=(TrialState.RUNNING, TrialState.FAIL)):
+        # where a fit failed or was pruned, it would again
+        for other in study.get_trials(
+            deepcopy=False, states=(TrialState.RUNNING, TrialState.FAIL, TrialState.PRUNED)
+        ):
             known = other.number == trial.number or other.user_attrs.get(ENTRY) in entries
             if not known and self._suggestions.holds(other.params):
                 waiting.append(other.params)
@@ -81,7 +86,18 @@ class NoiseAwareSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
             x = suggest(self._space, X, Y, Yvar, seed=seed, pending=pending)
         else:
             x = _suggest_feasible(self._space, X, Y, Yvar, constraints, pending, seed)
-        return self._suggestions.shown(x[0])
+        return self._not_pruned(study, x[0])
+
+    def _not_pruned(self, study: optuna.Study, x: torch.Tensor) -> dict[str, Any]:
+        """The point as Optuna parameters; another one where a trial was pruned there."""
+        shown = self._suggestions.shown(x)
+        pruned = []
+        for other in study.get_trials(deepcopy=False, states=(TrialState.PRUNED,)):
+            pruned.append({name: other.params.get(name) for name in shown})
+        if shown not in pruned:
+            return shown
+        others = map(self._suggestions.shown, self._space.sample(_OTHERS, seed=self._seed))
+        return next((other for other in others if other not in pruned), shown)
 
     def sample_independent(
         self,

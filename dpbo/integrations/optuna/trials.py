@@ -131,8 +131,10 @@ class TrialObjective:
     private records ends the study by `StudyEnded`, and Optuna stores nothing of it. Several
     processes may share one study and one ledger: each charge is one transaction of the ledger. A
     worker that finds the budget used up stops its loop; a trial that it had begun ends pruned,
-    without a value. If the ledger has values of an earlier run, trial 0 of a new study adds them as
-    trials and ends pruned, unless its point was enqueued.
+    without a value. A trial that Optuna tries again after a kill
+    (`RetryHeartbeatStaleTrialCallback`) returns the value that was released for it, at no charge.
+    If the ledger has values of an earlier run, trial 0 of a new study adds them as trials and ends
+    pruned, unless its point was enqueued.
 
     Args:
         objective: an objective of one metric, which is maximised.
@@ -185,6 +187,11 @@ class TrialObjective:
                     f"{added} released values were added from the ledger; the next trials follow"
                     " them."
                 )
+        if ENTRY in trial.user_attrs:
+            for value in self.objective.curator.ledger.values(self.objective.name):
+                if value["handle"] == trial.user_attrs[ENTRY]:
+                    trial.set_user_attr(YVAR, value["variance"][0])
+                    return value["value"][0]
         if not self.objective.remaining:
             self._refuse(trial.study)
         x = self.suggestions.suggest(trial)

@@ -15,8 +15,10 @@ so that a resumed run starts where it did.
 
 Three warnings. Every `fit` on an array spends its budget anew, on a ledger of its own:
 `cross_val_score` or GridSearchCV over private rows spends it many times, with a warning each, and
-prints exact scores; one Curator adds them up. `predict`, `transform`, `fit_transform` and `score`
-of private rows are exact, and not for release. Earlier steps of a pipeline, such as a scaler, are
+refuses the scores; one Curator adds them up. One exact number of all rows (`score`, `aic`, `bic`)
+is refused for rows that a ledger of this process protects. One for each row (`predict`,
+`predict_proba`, `score_samples`, `transform`, `fit_predict`, `fit_transform`) is exact, and not for
+release: a query may release a noised sum of it. Earlier steps of a pipeline, such as a scaler, are
 not protected.
 """
 
@@ -24,6 +26,7 @@ import collections
 import dataclasses
 import hashlib
 import json
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,7 +55,8 @@ from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.notebook import FactsAfterFit
 from dpbo.papers.em.point_sums import PointSums
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
-from dpbo.queries.ball import Ball
+from dpbo.queries.ball import Ball, Box
+from dpbo.records.protected_records import require_unprotected
 from dpbo.statement import Statement
 from dpbo.validation import Count, Name, Positive, Within, at_least, require, require_settings
 
@@ -263,16 +267,22 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PointEstimator(PrivateEstimator):
-    """One of records that are points, clipped to a public ball."""
+    """One of records that are points, clipped to a public ball, or first scaled by public
+    bounds.
+    """
 
+    bounds: FiniteNumbers = None
     radius: Positive | None = None
     center: Center = None
     dimension: int | None = None
     vectors: Callable[[Any], Any] | None = None
     random_state: RandomState = None
+    _box: Box | None = field(default=None, init=False)
 
-    def _open_points(self, X: Any) -> tuple[Curator, int]:
-        """The curator, and the public dimension of its records."""
+    def _open_points(self, X: Any, norm: str = "l2") -> tuple[Curator, int, Ball]:
+        """The curator, the public dimension of its records, and the ball that they are clipped to,
+        in units of the box where there is one. Warns where most rows lie beyond the ball.
+        """
         curator = self._open(X)
         if curator is X:
             if self.dimension is None:
@@ -287,24 +297,53 @@ class PointEstimator(PrivateEstimator):
                     "a whole number on several ranks",
                     "They must start alike.",
                 )
-        return curator, self.n_features_in_
+        d = self.n_features_in_
+        bounds = as_numbers(self.bounds)
+        self._box = None
+        if bounds is not None:
+            self._box = Box(bounds)
+            self._box.require_dimension(d)
+        ball = self._ball(d, norm)
+        if bounds is None and self.vectors is None:
+            curator.protected.warn_if_clipped(ball, d)
+        return curator, d, ball
 
-    def _ball(self, d: int, norm: str = "l2") -> Ball:
-        if self.radius is None:
+    def _ball(self, d: int, norm: str) -> Ball:
+        radius = self.radius
+        if radius is None and self._box is not None:
+            radius = 1.0 if norm == "linf" else math.sqrt(d)
+        if radius is None:
             raise InputError(
                 "radius",
                 None,
-                "a public number",
-                "Records beyond it are clipped; fix it without looking at the data.",
+                "a public number, or omitted where there are bounds",
+                "Records beyond it are clipped. Give bounds=, one (lower, upper) a column, or a"
+                " radius, from what is known without the data.",
             )
-        ball = Ball(float(self.radius), center=as_numbers(self.center), norm=norm)
+        ball = Ball(float(radius), center=as_numbers(self.center), norm=norm)
         ball.require_dimension(d)
-        return ball
+        if ball.center is None:
+            return ball
+        return dataclasses.replace(ball, center=self._inward(ball.center))
+
+    def _inward(self, X: torch.Tensor) -> torch.Tensor:
+        """Public points `n x d` in units of the box; the same where there is none."""
+        return X if self._box is None else self._box.inward(X)
+
+    def _outward(self, Z: torch.Tensor) -> torch.Tensor:
+        """Points `n x d`, or one, in the caller's units."""
+        return Z if self._box is None else self._box.outward(Z)
+
+    def _of_records(self) -> dict[str, Any]:
+        """How a question's points are made of the records."""
+        return {"vectors": self.vectors, "box": self._box}
 
     def _of_points(self, terms: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The terms and what is given of a reservation, with what all estimators of points have."""
         shared = {"radius": self.radius, "center": as_numbers(self.center)}
         shared["dimension"] = self.n_features_in_
+        if self.bounds is not None:
+            shared["bounds"] = as_numbers(self.bounds)
         return {**shared, **terms}, {"vectors": self.vectors}
 
     def _seed(self, curator: Curator) -> int:
@@ -327,6 +366,16 @@ class PointEstimator(PrivateEstimator):
         check_is_fitted(self)
         rows = validate_data(self, _on_host(X), dtype=np.float64, reset=False)
         return torch.from_numpy(np.array(rows))
+
+    def _unprotected(self, X: Any) -> Any:
+        """The caller's own rows, for one exact number of all of them. Raises InputError for the
+        records of a curator, and for rows that a ledger of this process protects.
+        """
+        check_is_fitted(self)
+        if isinstance(X, Curator):
+            raise InputError("X", X, "rows", "Release a ClippedMean of each record's score.")
+        require_unprotected("X", X)
+        return X
 
 
 class LabelEstimator(PointEstimator):

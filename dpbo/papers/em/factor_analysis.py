@@ -57,7 +57,7 @@ class DPFactorAnalysis(TransformerMixin, PointEstimator):  # type: ignore[misc]
 
     Args:
         n_components: m, the number of factors.
-        budget, mechanism, radius, adjacency, accounting, dimension, vectors, name: as in
+        budget, mechanism, bounds, radius, adjacency, accounting, dimension, vectors, name: as in
             DPGaussianMixture.
         center: public mean, `d`; omitted, the mean is released first, at half of the budget (of
             mu^2).
@@ -77,14 +77,14 @@ class DPFactorAnalysis(TransformerMixin, PointEstimator):  # type: ignore[misc]
     name: Name = "factor analysis"
 
     def fit(self, X: Any, y: Any = None) -> DPFactorAnalysis:
-        """Release, then EM. X: `n x d`, or a Curator.
+        """Release, then EM. X: `n x d`, or a Curator. A row with a cell that is NaN, infinite or no
+        number is in no sum, though in the public number of records.
 
         Raises:
             InputError: an argument outside its range.
             BudgetExceeded: the budget is not left.
         """
-        curator, d = self._open_points(X)
-        ball = self._ball(d)
+        curator, d, ball = self._open_points(X)
         seed = self._seed(curator)
         public = curator.units if curator.units is not None else self.divisor
         if self.center is not None and public is None:
@@ -94,14 +94,14 @@ class DPFactorAnalysis(TransformerMixin, PointEstimator):  # type: ignore[misc]
                 "the public number of records",
                 "Their number is private, and `center` is given.",
             )
-        second_moment = SecondMoment(d, ball=ball, vectors=self.vectors)
+        second_moment = SecondMoment(d, ball=ball, **self._of_records())
         terms, given = self._of_points({"divisor": self.divisor, "random_state": seed})
         slots = 1 if self.center is not None else 2
         reservation = self._reserve(X, curator, slots, [second_moment], terms, given)
         if self.center is not None:
             count = float(public or 1.0)
         else:
-            total = VectorSum(d, ball=ball, vectors=self.vectors)
+            total = VectorSum(d, ball=ball, **self._of_records())
             value, std = self._release(reservation, total, "mean")
             count = public_count(public, value[0], std[0])
             mean = value[1:] / count
@@ -117,9 +117,12 @@ class DPFactorAnalysis(TransformerMixin, PointEstimator):  # type: ignore[misc]
             A, float(noise.min()), float(noise.max()), rank, start
         )
         L, psi = factors_of(basis, values, rest, self.n_components, self.max_iter)
-        self.components_ = (L.T * ball.radius).numpy()
-        self.noise_variance_ = (psi * ball.radius**2).numpy()
-        self.mean_ = np.zeros(d) if ball.center is None else ball.center.numpy()
+        units = torch.full((d,), ball.radius, dtype=torch.float64, device="cpu")
+        if self._box is not None:
+            units *= self._box.half
+        self.components_ = (L.T * units).numpy()
+        self.noise_variance_ = (psi * units**2).numpy()
+        self.mean_ = self._outward(ball.outward(torch.zeros_like(units)[None])[0]).numpy()
         self.kept_ = int((values > 0).sum())
         self.n_iter_ = self.max_iter
         self._n_features_out = len(self.components_)
@@ -144,8 +147,12 @@ class DPFactorAnalysis(TransformerMixin, PointEstimator):  # type: ignore[misc]
         return law.log_prob(points).numpy()  # type: ignore[no-untyped-call]
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Mean log-density of the caller's rows."""
-        return float(self.score_samples(X).mean())
+        """Mean log-density of the caller's rows.
+
+        Raises:
+            InputError: some of them are records that a ledger of this process protects.
+        """
+        return float(self.score_samples(self._unprotected(X)).mean())
 
 
 def low_rank_plus_diagonal(

@@ -92,6 +92,15 @@ class Gaussians:
             diagonal = self.covariances.unsqueeze(1).expand_as(self.means)
         return torch.diag_embed(diagonal)
 
+    def by_column(self) -> Gaussians:
+        """The same mixture in a shape that stays its own when columns are scaled: spherical
+        covariances as diagonal ones.
+        """
+        if self.kind != "spherical":
+            return self
+        diagonal = self.covariances.unsqueeze(1).expand_as(self.means).clone()
+        return Gaussians(self.weights, self.means, diagonal, "diag")
+
     def outward(self, ball: Ball) -> Gaussians:
         """The same mixture in x's coordinates; the ball's matrix must be of the covariances'
         kind.
@@ -198,6 +207,53 @@ class Averaged:
             self.std = std / averaged**0.5
         return self.value, self.std
 
+    def noise_factors(self) -> tuple[float, float]:
+        """By what the variance of one iteration's noise is multiplied in `value`: in the distance
+        of a component's moment from the mean of all components, and in K times that mean.
+
+        The last a of J iterations are averaged, each with the mean of all sums up to it, so that
+        these are 1/a, and the sum over i of (1/a sum_{j >= i, j > J - a} 1/j)^2.
+        """
+        J = self._iterations
+        averaged = max(1, J - self.settle)
+        weights = [
+            sum(1.0 / j for j in range(max(i, J - averaged + 1), J + 1)) / averaged
+            for i in range(1, J + 1)
+        ]
+        return 1.0 / averaged, sum(weight**2 for weight in weights)
+
+    def noise_variances(
+        self, std: torch.Tensor, mixture: Gaussians, counts: torch.Tensor, prior: Prior | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of weights `K` and means `K x d x d`, by the delta method from the noise of `value`, as
+        if the responsibilities were fixed.
+
+        With a noised N_k and sum m_k a mean is m_k/N_k, which moves by (dm_k - mean_k dN_k)/N_k; a
+        weight is N_k/S with S = sum_k N_k, and moves by (dN_k - weight_k dS)/S.
+
+        Args:
+            std: standard deviation of one iteration's noise, `K x F`.
+            counts: N_k, `K`, as `counts_above` gives them.
+        """
+        K, d = mixture.means.shape
+        apart, together = self.noise_factors()
+        of_means = of_counts = apart
+        of_sum = together
+        if K > 1:
+            of_means = of_counts = (1.0 - 1.0 / K) * apart + together / K
+        if K > 1 and self.count is not None:
+            # the counts sum to a public number
+            of_counts -= together / K
+            of_sum = 0.0
+        least, more = (prior.k0, K * (prior.alpha - 1.0)) if prior is not None else (0.0, 0.0)
+        by_count = of_counts * std[:, 0].square().reshape(-1, 1, 1) * outer(mixture.means, "full")
+        by_sum = of_means * torch.diag_embed(std[:, 1 : 1 + d].square())
+        of_weight = (1.0 - 1.0 / K) * apart + of_sum * K * (mixture.weights - 1.0 / K).square()
+        return (
+            of_weight * (std[:, 0] / (counts.sum() + more)).square(),
+            (by_sum + by_count) / (counts + least).square().reshape(-1, 1, 1),
+        )
+
 
 @dataclass(frozen=True)
 class Prior:
@@ -208,6 +264,11 @@ class Prior:
     alpha: float = 2.0
     k0: float = 1.01
     s0: float = 0.1
+
+
+def counts_above(moments: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+    """The components' counts `K`, each at least 1 and three standard deviations of its noise."""
+    return torch.maximum(moments[:, 0], (_NOISE_ABOVE * std[:, 0]).clamp(min=1.0))
 
 
 def mixture_of(
@@ -224,7 +285,7 @@ def mixture_of(
     tied = kind == "tied"
     if tied:
         kind = "full"
-    counts = torch.maximum(moments[:, 0], (_NOISE_ABOVE * std[:, 0]).clamp(min=1.0))
+    counts = counts_above(moments, std)
     means = in_unit_ball(moments[:, 1 : 1 + d] / counts.unsqueeze(1))
     raw = second(moments, d, kind)
     covariances = raw / per(counts, raw) - outer(means, kind)

@@ -43,8 +43,8 @@ class DPKMeans(TransformerMixin, LabelEstimator):  # type: ignore[misc]
 
     Args:
         n_clusters: K.
-        budget, mechanism, radius, center, adjacency, accounting, dimension, vectors, name: as in
-            DPGaussianMixture.
+        budget, mechanism, bounds, radius, center, adjacency, accounting, dimension, vectors, name:
+            as in DPGaussianMixture. With bounds what is nearest is decided in their units.
         max_iter: steps, each one release.
         random_state: of the start, never of noise.
 
@@ -61,18 +61,18 @@ class DPKMeans(TransformerMixin, LabelEstimator):  # type: ignore[misc]
     name: Name = "k-means"
 
     def fit(self, X: Any, y: Any = None) -> DPKMeans:
-        """Reserve the releases, run the steps, and keep the centres. X: `n x d`, or a Curator.
+        """Reserve the releases, run the steps, and keep the centres. X: `n x d`, or a Curator. A
+        row with a cell that is NaN, infinite or no number is in no count and no sum.
 
         Raises:
             InputError: an argument outside its range.
             BudgetExceeded: the budget is not left.
         """
-        curator, d = self._open_points(X)
-        ball = self._ball(d, self._norm)
+        curator, d, ball = self._open_points(X, self._norm)
         K = self.n_clusters
         seed = self._seed(curator)
         centers = spread_centers(K, d, self._norm, np.random.RandomState(seed))
-        query = ClusterSums(d, ball=ball, centers=centers, vectors=self.vectors, keep=True)
+        query = ClusterSums(d, ball=ball, centers=centers, keep=True, **self._of_records())
         terms, given = self._of_points({"n_clusters": K, "random_state": seed})
         reservation = self._reserve(X, curator, self.max_iter, [query], terms, given, self._noise)
         for _ in range(self.max_iter):
@@ -80,7 +80,8 @@ class DPKMeans(TransformerMixin, LabelEstimator):  # type: ignore[misc]
             value, std = map(query.table, self._release(reservation, query, "k-means"))
             means = value[:, 1:] / torch.maximum(value[:, 0], std[:, 0].clamp(min=1.0)).unsqueeze(1)
             centers = means.clamp(-1.0, 1.0) if ball.norm == "linf" else in_unit_ball(means)
-        self.cluster_centers_ = ball.outward(centers).numpy()
+        centers = ball.outward(centers)
+        self.cluster_centers_ = self._outward(centers).numpy()
         self.statement_ = curator.statement()
         self.n_iter_ = self.max_iter
         self._n_features_out = K
@@ -91,22 +92,26 @@ class DPKMeans(TransformerMixin, LabelEstimator):  # type: ignore[misc]
         return self.transform(X).argmin(1)
 
     def transform(self, X: Any) -> Floats:
-        """Distances to the centres: `n x K`."""
+        """Distances to the centres, in units of the bounds where there are any: `n x K`."""
         points = self._points(X)
         return torch.cdist(
-            points,
-            torch.from_numpy(self.cluster_centers_),
+            self._inward(points),
+            self._inward(torch.from_numpy(self.cluster_centers_)),
             compute_mode="donot_use_mm_for_euclid_dist",
         ).numpy()
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Minus the sum of squared distances of the caller's rows to their nearest centres."""
-        return -float(np.square(self.transform(X).min(1)).sum())
+        """Minus the sum of squared distances of the caller's rows to their nearest centres.
+
+        Raises:
+            InputError: some of them are records that a ledger of this process protects.
+        """
+        return -float(np.square(self.transform(self._unprotected(X)).min(1)).sum())
 
 
 class DPLloyd(DPKMeans):
-    """k-means with Laplace noise on counts and sums in the cube of half side `radius`: pure
-    epsilon-DP a step. Arguments as in DPKMeans.
+    """k-means with Laplace noise on counts and sums in the cube of half side `radius`, or
+    between bounds: pure epsilon-DP a step. Arguments as in DPKMeans.
 
     The paper's guarantee (Blum et al. 2005) holds without assumptions; DPKMeans is the method with
     less noise beside it. Under PureFilter the steps add up as epsilons (delta 0), elsewhere as

@@ -18,10 +18,8 @@ init_iter=0, settle=None, shares=(1, 1, 1)` is the plain algorithm in the ball o
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-import weakref
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from typing import Annotated, Any
@@ -45,7 +43,14 @@ from dpbo.papers.em.estimator import (
     as_numbers,
     public_count,
 )
-from dpbo.papers.em.gaussians import Averaged, Gaussians, Prior, frame_of, mixture_of
+from dpbo.papers.em.gaussians import (
+    Averaged,
+    Gaussians,
+    Prior,
+    counts_above,
+    frame_of,
+    mixture_of,
+)
 from dpbo.papers.em.mixture_moments import MixtureMoments
 from dpbo.papers.em.moment_features import Covariance, width_of
 from dpbo.papers.em.point_sums import ClusterSums
@@ -81,11 +86,17 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
     assumptions, by the sensitivity proven in `MixtureMoments`.
 
     Args:
-        n_components: K.
+        n_components: K. `bic` chooses it, by public rows or by released numbers: a recipe is in
+            docs/how-to/other-releases.md.
         budget: a Budget; with a Curator also a share in (0, 1] of its budget.
         mechanism: NoNoise(allow_not_private=True) instead of a budget, for no privacy.
-        radius: public; records further from `center` are clipped to that distance.
-        center: public, `d`; omitted, zero.
+        bounds: public, one (lower, upper) a column, `d x 2`. Columns are scaled by them to [-1, 1]
+            and clipped there, each record by itself, so that the sensitivity is the same.
+            `covariance_type`, `reach` and k-means are in these units, all results in the caller's:
+            "spherical" covariances are then `K x d`.
+        radius: public; records further from `center` are clipped to that distance. With bounds it
+            is in their units, and may be omitted: sqrt(d), which clips nothing more.
+        center: public, `d`, in the caller's units; omitted, zero, or the middle of the bounds.
         covariance_type: "full", "tied", "diag" or "spherical".
         method: "mle", or "map" with the paper's priors.
         noise: the paper's two ways, on weights, means and covariances. "GGG": Gaussian noise on
@@ -134,14 +145,15 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
     name: Name = "dp-em"
 
     def fit(self, X: Any, y: Any = None) -> DPGaussianMixture:
-        """Reserve the plan, release, and keep the mixture. X: `n x d`, or a Curator.
+        """Reserve the plan, release, and keep the mixture. X: `n x d`, or a Curator. A row with a
+        cell that is NaN, infinite or no number is in no sum, though in the public number of
+        records; to have it counted, fill the cell with a constant before.
 
         Raises:
             InputError: an argument outside its range.
             BudgetExceeded: the budget is not left.
         """
-        curator, d = self._open_points(X)
-        ball = self._ball(d)
+        curator, d, ball = self._open_points(X)
         K = self.n_components
         kind = self.covariance_type
         # the post-processing's: tied covariances are full ones that are alike
@@ -155,9 +167,9 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
             natural=blank,
             covariance=kind,
             weights=self._weights(d),
-            vectors=self.vectors,
+            **self._of_records(),
         )
-        sums = ClusterSums(d, ball=ball, centers=blank[:, :d], vectors=self.vectors)
+        sums = ClusterSums(d, ball=ball, centers=blank[:, :d], **self._of_records())
         settings = self._settings(*_TERMS)
         settings |= {
             "random_state": seed,
@@ -182,13 +194,26 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
                 query = dataclasses.replace(query, ball=ball, natural=mixture.natural())
                 value, its_std = map(query.table, self._release(reservation, query, "em"))
                 answer, std = answer + value, std + its_std
-            answer, std = averaged.add(answer, std)
-            mixture = mixture_of(answer, std, d, kind, floor, prior)
+            average, its_std = averaged.add(answer, std)
+            mixture = mixture_of(average, its_std, d, kind, floor, prior)
+        counts = counts_above(average, its_std)
+        of_weights, of_means = averaged.noise_variances(std, mixture, counts, prior)
+        if self._box is not None:
+            ball = self._box.of(ball)
+            mixture = mixture.by_column()
         self._mixture = mixture
         self._ball_ = ball
         outside = mixture.outward(ball)
         weights = outside.weights.numpy()
         self.weights_ = weights / weights.sum()
+        back = ball.radius * torch.linalg.inv(_matrix_of(ball, d))
+        of_means = (back @ of_means @ back.T).diagonal(dim1=1, dim2=2)
+        self._noise_variances = of_weights.numpy(), of_means.numpy()
+        spread = outside.dense().diagonal(dim1=1, dim2=2)
+        self._sampling_variances = (
+            self.weights_ * (1.0 - self.weights_) / float(counts.sum()),
+            (spread / counts.unsqueeze(1)).numpy(),
+        )
         self.means_ = outside.means.numpy()
         self.covariances_ = outside.covariances.numpy()
         if kind == "tied":
@@ -198,18 +223,40 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         self.noise_multiplier_ = getattr(reservation.mechanism, "noise_multiplier", 0.0)
         self.statement_ = curator.statement()
         self.n_iter_ = self.max_iter
-        self._fitted_to = None
-        with contextlib.suppress(TypeError):  # of a list
-            self._fitted_to = weakref.ref(X)
         return self
+
+    def standard_errors(self, *, sampling: bool = True) -> tuple[Floats, Floats]:
+        """Standard errors of `weights_`, `K`, and `means_`, `K x d`, in the caller's units; free.
+
+        They cover two things, as independent: the known noise of the moments that the last
+        iterations averaged (the delta method, given the responsibilities), and with `sampling` that
+        the records were drawn (p (1 - p) / n, and the component's variance over its count). An
+        estimate is within 1.96 of them in 95 of 100 cases where components are well apart and few
+        rows are clipped.
+
+        They do not cover the clipping, nor that responsibilities were estimated: where components
+        overlap, noise moves these, and they move the next moments. Both errors then grow, as EM
+        converges more slowly: to 1 / (1 - r) times these where EM's error shrinks by r a step.
+
+        Args:
+            sampling: False for the noise alone, as where the records are all there are.
+        """
+        check_is_fitted(self)
+        noise, drawn = self._noise_variances, self._sampling_variances
+        weights, means = (a + sampling * b for a, b in zip(noise, drawn, strict=True))
+        return np.sqrt(weights), np.sqrt(means)
 
     def score_samples(self, X: Any) -> Floats:
         """log-density of each row: `n`."""
         return self.log_density(self._points(X)).numpy()
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Mean log-density of the caller's rows."""
-        return float(self.score_samples(X).mean())
+        """Mean log-density of the caller's rows.
+
+        Raises:
+            InputError: some of them are records that a ledger of this process protects.
+        """
+        return float(self.score_samples(self._unprotected(X)).mean())
 
     def log_density(self, X: torch.Tensor) -> torch.Tensor:
         """log-density at public points, `... x d` to `...`, differentiable: for
@@ -265,8 +312,8 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
             n_samples: the public number of records behind a released mean.
 
         Raises:
-            InputError: private records, in a Curator or as this model's own rows: their exact
-                likelihood is no release, nor is a choice that follows from it.
+            InputError: some rows are records that a ledger of this process protects, or X is a
+                Curator: their exact likelihood is no release, nor is a choice that follows from it.
         """
         total, count = self._log_likelihood(X, n_samples)
         return -2.0 * total + float(np.log(count)) * self._n_parameters()
@@ -277,16 +324,7 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         if n_samples is not None:
             count = require("n_samples", n_samples, Count)
             return count * require("X", X, float), count
-        own = self._fitted_to is not None and self._fitted_to() is X
-        if own or isinstance(X, Curator):
-            raise InputError(
-                "X",
-                X,
-                "public rows, or with n_samples a released mean log-density",
-                "The exact likelihood of private records is no release, nor is a choice made by it:"
-                " release a ClippedMean of score_samples.",
-            )
-        found = self.score_samples(X)
+        found = self.score_samples(self._unprotected(X))
         return float(found.sum()), len(found)
 
     def _n_parameters(self) -> int:
@@ -294,9 +332,6 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         own = width_of(self.covariance_type, d) - 1 - d
         covariances = 1 if self.covariance_type == "tied" else K
         return K * (d + 1) - 1 + covariances * own
-
-    def __getstate__(self) -> Any:
-        return {**super().__getstate__(), "_fitted_to": None}
 
     def _steps_of_k_means(self) -> int:
         if self.n_components == 1 or self.means_init is not None:
@@ -350,6 +385,8 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
                 raise InputError("weights_init", self.weights_init, f"{K} positive numbers")
             if abs(float(weights.sum()) - 1.0) > 1e-6:
                 raise InputError("weights_init", self.weights_init, "of sum 1")
+        if means is not None:
+            means = self._inward(means)
         return means, weights
 
     def _reach(self, d: int) -> float:
@@ -380,8 +417,8 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
     def _frame(
         self, reservation: Reservation, ball: Ball, d: int, shape: str
     ) -> tuple[Ball, torch.Tensor]:
-        """The ball around all records in which they are white, and their covariance in x's units; a
-        guess where nothing is released.
+        """The ball around all records in which they are white, and their covariance in x's units,
+        or the box's; a guess where nothing is released.
         """
         units = reservation.curator.units
         identity = torch.eye(d, dtype=torch.float64, device="cpu")
@@ -389,7 +426,7 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         for _ in range(self.frame_iter):
             natural = identity.new_zeros(1, width_of(shape, d))
             query = MixtureMoments(
-                d, ball=ball, natural=natural, covariance=shape, vectors=self.vectors
+                d, ball=ball, natural=natural, covariance=shape, **self._of_records()
             )
             value, std = map(query.table, self._release(reservation, query, "frame"))
             count = public_count(units, value[0, 0], std[0, 0])
@@ -428,7 +465,7 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
             center=center,
         )
         for _ in range(self._steps_of_k_means()):
-            query = ClusterSums(d, ball=near, centers=centers / near.radius, vectors=self.vectors)
+            query = ClusterSums(d, ball=near, centers=centers / near.radius, **self._of_records())
             value, std = map(query.table, self._release(reservation, query, "k-means"))
             if units is not None:
                 value[:, 0] += (units - value[:, 0].sum()) / K

@@ -82,7 +82,7 @@ class MixtureMoments(PointSums):
             components' others), "diag" (z_i^2) or "spherical" (|z|^2).
         weights: (q, m, c), each from 1e-3 to 1e3: a block of twice the weight gets half the noise.
         orders: which blocks are answered, by their degree in z: (0, 1, 2), (0, 1) or (2,).
-        dimension, ball, vectors: as in `PointSums`; the ball's norm must be "l2".
+        dimension, ball, vectors, box: as in `PointSums`; the ball's norm must be "l2".
     """
 
     _: KW_ONLY

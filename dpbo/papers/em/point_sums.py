@@ -24,6 +24,7 @@ from dpbo.queries.ball import (
     LARGEST_CHUNK,
     MOST_DIMENSION,
     Ball,
+    Box,
     Resolution,
     chunk_rows,
     lattice_chunks,
@@ -52,15 +53,21 @@ class PointSums(Query):
         ball: the public ball that records are clipped to.
         vectors: `vectors(records)` returns the points, `n x d`, each from its own record; by
             default the records are the points.
+        box: public bounds; the points are scaled by them and clipped there before they are clipped
+            to the ball, which is then in units of the box. Sensitivities are those of the ball,
+            whatever each record was mapped to.
     """
 
     dimension: Annotated[int, at_least(1, MOST_DIMENSION)]
     _: KW_ONLY
     ball: Ball
     vectors: Callable[[Any], Any] | None = None
+    box: Box | None = None
 
     def __post_init__(self) -> None:
         self.ball.require_dimension(self.dimension)
+        if self.box is not None:
+            self.box.require_dimension(self.dimension)
 
     def _require_l2(self, answer: str) -> None:
         if self.ball.norm != "l2":
@@ -97,7 +104,8 @@ class PointSums(Query):
         self, X: torch.Tensor, resolution: Resolution
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Points `n x d` as `chunk_sum` takes them, chunk by chunk."""
-        return lattice_chunks(X, self.ball, resolution.bits, self.rows_together(X.device.type))
+        rows = self.rows_together(X.device.type)
+        return lattice_chunks(X, self.ball, resolution.bits, rows, box=self.box)
 
     def sum_points(self, X: torch.Tensor, resolution: Resolution) -> torch.Tensor:
         """The sum over points `n x d` in whole numbers, int64."""
@@ -119,7 +127,8 @@ class PointSums(Query):
         return (0.0,) * len(self.coordinate_scale()), 1.0
 
     def public_inputs(self) -> dict[str, Any]:
-        return {"dimension": self.dimension, "radius": self.ball.radius, "norm": self.ball.norm}
+        of_ball = {"dimension": self.dimension, "radius": self.ball.radius, "norm": self.ball.norm}
+        return of_ball if self.box is None else {**of_ball, "bounds": self.box.bounds.tolist()}
 
     def sums_over_units(self) -> bool:
         return True
@@ -224,7 +233,7 @@ class VectorSum(PointSums):
     Args:
         weights: (q, m), each from 1e-3 to 1e3: a block of twice the weight gets half the noise.
         nonnegative: count coordinates below zero as zero.
-        dimension, ball, vectors: as in `PointSums`; the ball's norm must be "l2".
+        dimension, ball, vectors, box: as in `PointSums`; the ball's norm must be "l2".
     """
 
     _: KW_ONLY
@@ -321,7 +330,7 @@ class ClusterSums(PointSums):
         keep: whether the curator of records on a CPU keeps their clipped places, 4 n d bytes, for
             the next step that has this very ball. The records and the ball must not change
             meanwhile.
-        dimension, ball, vectors: as in `PointSums`.
+        dimension, ball, vectors, box: as in `PointSums`.
     """
 
     _: KW_ONLY
@@ -385,9 +394,8 @@ class ClusterSums(PointSums):
     def places(
         self, X: torch.Tensor, resolution: Resolution
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        return lattice_chunks(
-            X, self.ball, resolution.bits, self.rows_together(X.device.type), by_record=True
-        )
+        rows = self.rows_together(X.device.type)
+        return lattice_chunks(X, self.ball, resolution.bits, rows, box=self.box, by_record=True)
 
     def _total_of_view(self, view: View, pieces: Iterable[torch.Tensor]) -> torch.Tensor:
         if not self.keep or self.vectors is not None or view.device.type != "cpu":
@@ -406,7 +414,8 @@ class ClusterSums(PointSums):
         sum_of = self.chunk_sum(resolution, view.device)
         # each chunk is copied into it before it is read
         Z = torch.empty(rows, self.dimension, dtype=torch.float64, device="cpu").T
-        for whole, valid in view.keep((self.ball, self.dimension, resolution.bits, rows), places):
+        key = (self.ball, self.box, self.dimension, resolution.bits, rows)
+        for whole, valid in view.keep(key, places):
             total += sum_of(Z.copy_(whole), valid)
         return total << self._shifts(resolution)
 
@@ -470,7 +479,7 @@ class SecondMoment(PointSums):
     d^2 flops and two d x d matrices.
 
     Args:
-        dimension, ball, vectors: as in `PointSums`; the ball's norm must be "l2".
+        dimension, ball, vectors, box: as in `PointSums`; the ball's norm must be "l2".
     """
 
     def __post_init__(self) -> None:

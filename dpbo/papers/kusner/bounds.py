@@ -11,10 +11,10 @@ pair of data sets they promise nothing, so they are not sensitivities in the sen
 privacy. Theorems 7 and 8 need no prior: see `regularised`. A bound on gamma_T is in
 `dpbo.models.finite`.
 
-Sources: the ICML 2015 paper and its supplement, unless a docstring says otherwise.
-constants="paper" gives the printed bounds. constants="corrected" (the default) repairs their
-failure probabilities [derived]: the value's noise is a maximum over T evaluations on both data
-sets, not over one, and all events of a theorem together must fail with probability delta.
+Sources: the ICML 2015 paper and its supplement, unless a docstring says otherwise. Failure
+probabilities are corrected [derived]: the value's noise is a maximum over T evaluations on both
+data sets, not over one, and all events of a theorem together fail with probability delta. The
+printed bounds are in the repository's `benchmarks/papers/kusner_printed.py`.
 
 Common arguments: count = |X|, the number of candidates; kappa = the least k1(V, V') of neighbours;
 evaluations = T; noise = sigma^2, in units of y^2; gamma = a bound on gamma_T, in nats; delta =
@@ -41,10 +41,8 @@ from dpbo.validation import (
     at_least,
     between,
     checked,
-    one_of,
 )
 
-Constants = Annotated[str, one_of("paper", "corrected")]
 Kappa = Annotated[float, between(0.0, 1.0)]
 Candidates = Annotated[int, at_least(1, 2**62)]
 
@@ -61,24 +59,15 @@ def neighbour_gap(*, count: Candidates, kappa: Kappa, delta: Probability, share:
 
 
 @checked
-def theorem_1(
-    *,
-    count: Candidates,
-    evaluations: Count,
-    kappa: Kappa,
-    delta: Probability,
-    constants: Constants = "corrected",
-) -> float:
+def theorem_1(*, count: Candidates, kappa: Kappa, delta: Probability) -> float:
     """Sensitivity of the posterior mean: |mu'_T(x) - mu_T(x)| at all candidates x, with probability
     1 - delta.
 
-    "paper": 2 sqrt(beta_{T+1}) + c. "corrected": 2 sqrt(2 log(3 count / delta)) + c, which is
-    tighter and does not depend on T, because the bound is used at one time only [derived]. c has
-    share 3. Assumes the prior; both data sets' evaluations are noisy.
+    2 sqrt(2 log(3 count / delta)) + c, c of share 3. It is smaller than the printed 2
+    sqrt(beta_{T+1}) + c and does not depend on T, because the bound is used at one time only
+    [derived]. Assumes the prior; both data sets' evaluations are noisy.
     """
     c = neighbour_gap(count=count, kappa=kappa, delta=delta, share=3.0)
-    if constants == "paper":
-        return 2.0 * math.sqrt(kusner_beta(count, delta, constants="paper")(evaluations + 1)) + c
     return 2.0 * math.sqrt(2.0 * math.log(3.0 * count / delta)) + c
 
 
@@ -133,23 +122,14 @@ def theorem_2_against_best(
     return high + theorem_2(count=count, sensitivity=sensitivity, epsilon=epsilon, a=a)
 
 
-def regret(
-    *,
-    count: int,
-    evaluations: int,
-    noise: float,
-    gamma: float,
-    delta: float,
-    constants: str = "corrected",
-) -> float:
+def regret(*, count: int, evaluations: int, noise: float, gamma: float, delta: float) -> float:
     """Omega / T = sqrt(C1 beta_T gamma_T / T) >= f(x*) - max_t f(x_t) of GP-UCB, C1 = 8 / log(1 +
     1/noise).
 
-    Fails with probability delta / 2 ("paper") or delta / 4 ("corrected"). Source: Srinivas et al.
-    2010, Theorem 1. Assumes the prior of f, k2(x, x) = 1, and that beta_t of the same `constants`
-    was used in the search.
+    Fails with probability delta / 4. Source: Srinivas et al. 2010, Theorem 1. Assumes the prior of
+    f, k2(x, x) = 1, and that `kusner_beta` was used in the search.
     """
-    beta = kusner_beta(count, delta, constants=constants)(evaluations)
+    beta = kusner_beta(count, delta)(evaluations)
     return mean_regret(evaluations=evaluations, noise=noise, gamma=gamma, beta=beta)
 
 
@@ -160,52 +140,26 @@ def mean_regret(*, evaluations: Count, noise: Positive, gamma: Positive, beta: f
 
 
 @checked
-def noise_gap(
-    *, evaluations: Count, noise: Positive, delta: Probability, constants: Constants = "corrected"
-) -> float:
-    """q: how much the noise of both best evaluations can add to the difference of the best values.
+def noise_gap(*, evaluations: Count, noise: Positive, delta: Probability) -> float:
+    """q = 2 sigma sqrt(2 log(8 T / delta)): how much the noise of both best evaluations can add to
+    the difference of the best values; fails with probability delta / 4 [derived].
 
-    "paper": sigma sqrt(8 log(3/delta)), a bound for one noise of each data set (the workshop prints
-    4 for 8). This step of the proof fails, because the best of T evaluations carries a noise near
-    the maximum of T; no pair is known on which Theorem 3 itself fails. "corrected": 2 sigma sqrt(2
-    log(8 T / delta)), failing with probability delta / 4 [derived].
+    The printed q bounds one noise of each data set. That step of the proof fails, because the best
+    of T evaluations carries a noise near the maximum of T; no pair is known on which Theorem 3
+    itself fails.
     """
-    return math.sqrt(
-        8.0 * noise * math.log((3.0 if constants == "paper" else 8.0 * evaluations) / delta)
-    )
+    return math.sqrt(8.0 * noise * math.log(8.0 * evaluations / delta))
 
 
 def theorem_3(
-    *,
-    count: int,
-    evaluations: int,
-    kappa: float,
-    noise: float,
-    gamma: float,
-    delta: float,
-    constants: str = "corrected",
+    *, count: int, evaluations: int, kappa: float, noise: float, gamma: float, delta: float
 ) -> float:
     """Sensitivity of the best evaluation: |max_t v'_t - max_t v_t| <= Omega/T + c + q with
-    probability 1 - delta.
-
-    "paper": c of share 3, beta of confidence delta/2 and its q; its failures add up to 5/3 delta
-    even if q held. "corrected": two regrets, c (share 4) and q at delta/4 each [derived].
+    probability 1 - delta: two regrets, c (share 4) and q fail with delta/4 each [derived].
     """
-    found = regret(
-        count=count,
-        evaluations=evaluations,
-        noise=noise,
-        gamma=gamma,
-        delta=delta,
-        constants=constants,
-    )
-    share = 3.0 if constants == "paper" else 4.0
-    c = neighbour_gap(count=count, kappa=kappa, delta=delta, share=share)
-    return (
-        found
-        + c
-        + noise_gap(evaluations=evaluations, noise=noise, delta=delta, constants=constants)
-    )
+    found = regret(count=count, evaluations=evaluations, noise=noise, gamma=gamma, delta=delta)
+    c = neighbour_gap(count=count, kappa=kappa, delta=delta, share=4.0)
+    return found + c + noise_gap(evaluations=evaluations, noise=noise, delta=delta)
 
 
 @checked
@@ -218,24 +172,18 @@ def theorem_4(
     sensitivity: Positive,
     epsilon: Positive,
     a: Positive,
-    constants: Constants = "corrected",
 ) -> float:
     """|released value - f(x*)| with probability 1 - (delta + e^-a), for Laplace noise of scale
     sensitivity / epsilon.
 
-    `regret`: of the function of that name; `sensitivity`: of `theorem_3`; both with the same
-    `constants` and delta.
+    `regret`: of the function of that name; `sensitivity`: of `theorem_3`; both with the same delta.
 
-    noise term + Omega/T + a sensitivity / epsilon. The noise term is sigma sqrt(8 log(1/delta)) in
-    "paper", which fails for large T: the largest noise exceeds it with probability above delta from
-    T = 11,897 on at delta = 0.1. "corrected" is the workshop's sqrt(2 log(2 T / delta')), which
-    lacks sigma and so holds for sigma <= 1, times sigma, with delta' = 3/4 delta beside the
-    regret's delta/4 [derived].
+    noise term + Omega/T + a sensitivity / epsilon. The noise term is the workshop's sqrt(2 log(2 T
+    / delta')), which lacks sigma and so holds for sigma <= 1, times sigma, with delta' = 3/4 delta
+    beside the regret's delta/4 [derived]. The ICML paper's fails for large T: the largest noise
+    exceeds it with probability above delta from T = 11,897 on at delta = 0.1.
     """
-    if constants == "paper":
-        log = 4.0 * math.log(1.0 / delta)
-    else:
-        log = math.log(8.0 * evaluations / (3.0 * delta))
+    log = math.log(8.0 * evaluations / (3.0 * delta))
     return math.sqrt(2.0 * noise * log) + regret + a * (sensitivity / epsilon)
 
 
@@ -257,24 +205,15 @@ def noise_free_regret(
 
 
 @checked
-def theorem_5(
-    *,
-    count: int,
-    kappa: float,
-    delta: float,
-    regret: NotNegative,
-    constants: Constants = "corrected",
-) -> float:
+def theorem_5(*, count: int, kappa: float, delta: float, regret: NotNegative) -> float:
     """Sensitivity of the noise-free last value: |f'(x'_T) - f(x_T)| <= Omega + c with probability 1
     - delta.
 
-    `regret`: Omega of `noise_free_regret`, holding for one data set with probability 1 - delta/2
-    ("paper") or 1 - delta/3 ("corrected"). "paper": c of share 2; its failures add up to 3/2 delta.
-    "corrected": share 3 [derived]. The workshop prints the case T = 2.
+    `regret`: Omega of `noise_free_regret`, holding for one data set with probability 1 - delta/3. c
+    has share 3; with the printed share 2 the failures add up to 3/2 delta [derived]. The workshop
+    prints the case T = 2.
     """
-    return regret + neighbour_gap(
-        count=count, kappa=kappa, delta=delta, share=2.0 if constants == "paper" else 3.0
-    )
+    return regret + neighbour_gap(count=count, kappa=kappa, delta=delta, share=3.0)
 
 
 @checked
@@ -287,20 +226,6 @@ def theorem_6(
     return regret + a * (sensitivity / epsilon)
 
 
-def require_demonstration(constants: str, allow_not_private: bool) -> None:
-    """Raises InputError where a query uses the paper's constants without `allow_not_private=True`:
-    those bounds do not always hold.
-
-    Such a query is charged as one without any guarantee (`NotPrivateEvent`), so the statement says
-    "not bounded".
-    """
-    if constants == "paper" and allow_not_private is not True:
-        remedy = "The paper's bounds do not always hold: leave `constants` out."
-        raise InputError(
-            "allow_not_private", allow_not_private, "True, to release without any guarantee", remedy
-        )
-
-
 @checked
 def grid_choice_sensitivity(
     *, points: Count, dimension: Count, kappa: float, delta: float
@@ -308,7 +233,7 @@ def grid_choice_sensitivity(
     """Theorem 1 (corrected) for a choice among the N^d grid points, whatever points the search
     evaluated; probability 1 - delta.
     """
-    return theorem_1(count=points**dimension, evaluations=1, kappa=kappa, delta=delta)
+    return theorem_1(count=points**dimension, kappa=kappa, delta=delta)
 
 
 @checked

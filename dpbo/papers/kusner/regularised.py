@@ -32,11 +32,9 @@ from gpytorch.kernels import Kernel
 
 from dpbo.acquisition.ucb import kusner_beta, suggest_ucb
 from dpbo.errors import InputError
-from dpbo.events import Event, NotPrivateEvent
 from dpbo.isolation import INTERRUPTS
 from dpbo.models.finite import FiniteGP
 from dpbo.papers.kusner.acquired import Acquisition, next_index, require_acquisition
-from dpbo.papers.kusner.bounds import Constants, require_demonstration
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.query import Failure, IntegerSum, Query, View
@@ -62,23 +60,21 @@ def theorem_7(
     bound: Positive,
     records: Annotated[int, at_least(2)],
     gap: NotNegative = 0.0,
-    constants: Constants = "corrected",
 ) -> float:
     """Total sensitivity: max of |f_V(w_l) - f_V'(w_l')| over neighbours and l, l' in the range; for
     an adaptive search.
 
-    "paper": L (1/least - 1/most) + min(g*, L / least) / m. Its second term is too small by a factor
-    2, so that it fails for least = most. "corrected" [derived]: min(g*, L (1/least - 1/most) +
-    min(g*, 2 L / most) / m), m >= 2, by way of the larger l, where |w| <= 1/l, and |g(w, z) - g(w,
-    z')| <= 2 L |w| through g(0, .); then monotone in l and l'. A solver's gap adds 2 L sqrt(2 h /
-    least): by strong convexity w may be sqrt(2 h / least) from its minimiser.
+    min(g*, L (1/least - 1/most) + min(g*, 2 L / most) / m), m >= 2, by way of the larger l, where
+    |w| <= 1/l, and |g(w, z) - g(w, z')| <= 2 L |w| through g(0, .); then monotone in l and l'
+    [derived]. The printed L (1/least - 1/most) + min(g*, L / least) / m is too small by a factor 2
+    in its second term, so that it fails for least = most; from most = 2 least on it is no smaller.
+    A solver's gap adds 2 L sqrt(2 h / least): by strong convexity w may be sqrt(2 h / least) from
+    its minimiser.
     """
     if least > most:
         raise InputError("least", least, "at most `most`", "Swap the ends.")
     path = lipschitz * (1.0 / least - 1.0 / most)
     inexact = 2.0 * lipschitz * math.sqrt(2.0 * gap / least)
-    if constants == "paper":
-        return path + min(bound, lipschitz / least) / records + inexact
     return min(bound, path + min(bound, 2.0 * lipschitz / most) / records + inexact)
 
 
@@ -165,10 +161,6 @@ class RegularisedBest(Query):
         records: m, the public number of protected records.
         gap: how far above its minimum a solver may leave the objective.
         adaptive: how to search; omitted, all of the grid is visited.
-        constants: of Theorem 7, so with `adaptive` alone: "corrected" (omitted), or "paper", whose
-            second term is too small by a factor 2; from lmax = 2 lmin on the first covers that.
-        allow_not_private: must be True for the paper's constants where lmax < 2 lmin, since its
-            guarantee is broken there: these records then need no protection.
     """
 
     loss: Callable[[Any, Any], Any]
@@ -181,8 +173,6 @@ class RegularisedBest(Query):
     records: Count
     gap: NotNegative = 0.0
     adaptive: AdaptiveLipschitz | None = None
-    constants: Constants | None = None
-    allow_not_private: bool = False
 
     def __post_init__(self) -> None:
         grid = tuple(map(float, self.grid))
@@ -190,15 +180,6 @@ class RegularisedBest(Query):
             raise InputError("grid", grid, "increasing numbers above 0")
         object.__setattr__(self, "grid", grid)
         self._mean(None)
-        if self.adaptive is None and self.constants is not None:
-            raise InputError(
-                "constants",
-                self.constants,
-                "left out where the whole grid is visited",
-                "No theorem's constants enter there.",
-            )
-        if self._beyond_the_proof:
-            require_demonstration("paper", self.allow_not_private)
         self.value_sensitivity()
 
     def value_sensitivity(self) -> float:
@@ -212,12 +193,7 @@ class RegularisedBest(Query):
         }
         if self.adaptive is None:
             return fixed_grid(**numbers)
-        return theorem_7(**numbers, most=self.grid[-1], constants=self.constants or "corrected")
-
-    def release_event(self, event: Event, adjacency: Adjacency) -> Event:
-        if self._beyond_the_proof:
-            return NotPrivateEvent(count=event.count)
-        return event
+        return theorem_7(**numbers, most=self.grid[-1])
 
     def data_assumptions(self) -> Mapping[str, str]:
         if self.adaptive is None:
@@ -243,7 +219,7 @@ class RegularisedBest(Query):
         return self._mean(None).affine(self.records)
 
     def public_inputs(self) -> dict[str, Any]:
-        inputs: dict[str, Any] = {
+        return {
             "lipschitz": self.lipschitz,
             "bound": self.bound,
             "at_zero": self.at_zero,
@@ -253,9 +229,6 @@ class RegularisedBest(Query):
             "most": self.grid[-1],
             "visited": self._visits,
         }
-        if self.adaptive is not None:
-            inputs["constants"] = self.constants or "corrected"
-        return inputs
 
     def prepare(self) -> Any:
         return [
@@ -291,13 +264,6 @@ class RegularisedBest(Query):
                 )
         assert best is not None, "the grid is not empty"
         return best
-
-    @property
-    def _beyond_the_proof(self) -> bool:
-        """Whether the bound is the paper's where nothing proves it. From lmax = 2 lmin on it is at
-        least the corrected one, as 2 L / lmax <= L / lmin.
-        """
-        return self.constants == "paper" and self.grid[-1] < 2.0 * self.grid[0]
 
     @property
     def _visits(self) -> int:

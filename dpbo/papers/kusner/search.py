@@ -25,7 +25,6 @@ from gpytorch.kernels import Kernel
 from dpbo.acquisition.designs import midpoint_grid
 from dpbo.acquisition.ucb import kusner_beta, suggest_ucb
 from dpbo.errors import InputError, UsageError
-from dpbo.events import Event, NotPrivateEvent
 from dpbo.isolation import INTERRUPTS
 from dpbo.models.finite import FiniteGP, information_gain_bound
 from dpbo.papers.kusner import bounds
@@ -91,11 +90,6 @@ class KusnerSearch:
             rest on the regret of their own searches.
         box: `2 x d`, lower and upper corner, with `acquisition`: what is evaluated is chosen in the
             whole box; what is released is still one of `candidates`, which the bound counts.
-        constants: "corrected", or "paper" for what the ICML paper prints. Its bound for `best`
-            holds; the proofs of those for `value` and `last` do not, but where `last` evaluates all
-            candidates.
-        allow_not_private: must be True for `value` and `last` with the paper's constants, whose
-            guarantee is not proven: these records then need no protection.
 
     Raises:
         InputError: an argument outside its range, a kernel whose variance is not 1, or a box
@@ -113,8 +107,6 @@ class KusnerSearch:
     value_range: ScoreRange
     acquisition: Acquisition | None = None
     box: Box | None = None
-    constants: bounds.Constants = "corrected"
-    allow_not_private: bool = False
 
     def __post_init__(self) -> None:
         if self.box is not None:
@@ -162,9 +154,9 @@ class KusnerSearch:
             UsageError: a search by another acquisition, whose regret Theorem 3 does not bound.
         """
         self._require_own_search("value", "GP-UCB", 3)
-        bounds.require_demonstration(self.constants, self.allow_not_private)
         gamma = information_gain_bound(self.candidates, self.kernel, self.noise, self.evaluations)
-        return KusnerValue(self, bounds.theorem_3(noise=self.noise, gamma=gamma, **self._numbers()))
+        numbers = {**self._numbers(), "noise": self.noise, "gamma": gamma}
+        return KusnerValue(self, bounds.theorem_3(evaluations=self.evaluations, **numbers))
 
     def last(self, *, amplitude: float, tau: float, largest: bool = False) -> KusnerValue:
         """Algorithm 2's query for the last value of a noise-free search: release it by
@@ -189,8 +181,6 @@ class KusnerSearch:
         self._require_own_search("last", "de Freitas et al.'s branch and bound", 5)
         count = len(self.candidates)
         everything = amplitude == 0.0
-        if not everything:
-            bounds.require_demonstration(self.constants, self.allow_not_private)
         if everything and self.evaluations < count:
             remedy = f"Only after all {count} candidates were evaluated is the regret 0."
             raise InputError(
@@ -202,9 +192,7 @@ class KusnerSearch:
             amplitude=amplitude,
             tau=tau,
         )
-        bound = bounds.theorem_5(
-            count=count, kappa=self.kappa, delta=self.delta, regret=regret, constants=self.constants
-        )
+        bound = bounds.theorem_5(count=count, kappa=self.kappa, delta=self.delta, regret=regret)
         text = (
             f"the search misses the best value by at most {amplitude:g} exp(-T {tau:g} / (log"
             " T)^(d/4)), on every neighbouring data set"
@@ -220,7 +208,7 @@ class KusnerSearch:
         if self.acquisition is not None:
             return self._run_acquired(self.acquisition, view)
         model = self._model(self.noise)
-        schedule = kusner_beta(len(self.candidates), self.delta, constants=self.constants)
+        schedule = kusner_beta(len(self.candidates), self.delta)
         values = []
         for _ in range(self.evaluations):
             index = int(suggest_ucb(model, schedule))
@@ -307,7 +295,7 @@ class KusnerSearch:
         X = self.candidates
         values = list[float]()
         model = self._model(_EXACT)
-        schedule = kusner_beta(len(X), self.delta, constants=self.constants)
+        schedule = kusner_beta(len(X), self.delta)
         nearest = torch.full_like(X[:, 0], math.inf)
         alive = torch.ones(len(X), dtype=torch.bool, device=X.device)
         radius = float((X - X.mean(0)).norm(dim=1).max())
@@ -333,14 +321,14 @@ class KusnerSearch:
         """What is taken on trust, for the ledger."""
         return {
             **self._numbers(),
+            "evaluations": self.evaluations,
             "noise": self.noise,
             "value_range": list(self.value_range),
             "candidates": len(self.candidates),
         }
 
     def _numbers(self) -> dict[str, Any]:
-        shared = {"evaluations": self.evaluations, "kappa": self.kappa, "delta": self.delta}
-        return {"count": len(self.candidates), **shared, "constants": self.constants}
+        return {"count": len(self.candidates), "kappa": self.kappa, "delta": self.delta}
 
 
 @checked
@@ -451,12 +439,6 @@ class KusnerValue(_SearchQuery):
     def data_assumptions(self) -> Mapping[str, str]:
         own = {} if self.regret is None else {"regret-bound": self.regret}
         return {**super().data_assumptions(), **own}
-
-    def release_event(self, event: Event, adjacency: Adjacency) -> Event:
-        # where all candidates are evaluated c alone may fail, with probability delta / 2
-        if self.search.constants == "paper" and self.rule != _ALL:
-            return NotPrivateEvent(count=event.count)
-        return event
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         return _sensitivity(self.bound, 1, adjacency)

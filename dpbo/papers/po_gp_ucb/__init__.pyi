@@ -1,9 +1,13 @@
 from . import bounds as bounds
-from . import http as http
+from .client import RemoteOutcomes as RemoteOutcomes
 from .curator_side import Outcomes as Outcomes
+from .curator_side import plan_rows as plan_rows
 from .curator_side import read_release as read_release
 from .curator_side import release_rows as release_rows
+from .curator_side import write_release as write_release
 from .modeler import Modeler as Modeler
+from .modeler import search as search
 from .row_noise import row_noises as row_noises
 from .rows import RowTable as RowTable
+from .server import serve as serve
 from .transform import po_gp_ucb_transform as po_gp_ucb_transform

@@ -1,8 +1,8 @@
 """PO-GP-UCB's Lemma 1, Theorems 2 and 3 and Definition 3 as functions of public numbers
 (Kharkovskii et al. 2020).
 
-They are about utility. Theorem 1, the privacy of Algorithm 1, is false: `transform` says why and
-has the attack. None of what follows gives any privacy.
+They are about utility. Theorem 1, the privacy of Algorithm 1, is false: `transform` says why. None
+of what follows gives any privacy.
 
 Lemma 1 and Theorem 2 are right [checked]. Theorem 3 is right in its structure, with 1 + log T for
 log T; its C1 and C2 are O() in the paper, whose appendix was not available, so they are arguments
@@ -12,7 +12,7 @@ two near inputs.
 
 Common arguments: count = n, rows of X; r = columns of Z; nu = relative error of squared distances,
 in (0, 1/2); mu = failure probability of the random projection; sigma_min = least singular value of
-the centred X; omega = `po_gp_ucb_omega`, the threshold.
+the centred X; omega = the threshold of Algorithm 1.
 """
 
 import math

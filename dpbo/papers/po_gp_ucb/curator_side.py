@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dpbo.accounting.gdp import epsilon_at
 from dpbo.curator.curator import Curator
 from dpbo.curator.pricing import priced
 from dpbo.errors import BudgetExceeded, InputError, ReleaseLost
@@ -41,11 +42,13 @@ from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.mechanisms.no_noise import NoNoise
+from dpbo.objective import NoiseWarning
 from dpbo.papers.po_gp_ucb.rows import RowOutcome, RowTable
+from dpbo.planning import COARSE, FINE, detectable_difference
 from dpbo.privacy import Budget
 from dpbo.queries.query import copy_mutable
 from dpbo.statement import Statement
-from dpbo.validation import Count, Name, checked, named_file, require_json
+from dpbo.validation import Count, Name, checked, named_file, require_json, warn
 
 FORMAT = 1
 _KINDS: tuple[type[AdditiveMechanism], ...] = (GaussianMechanism, LaplaceMechanism)
@@ -142,10 +145,72 @@ def read_release(folder: str | os.PathLike[str]) -> tuple[ReleasedRows, dict[str
             raise ValueError("another format")
         return ReleasedRows(Z, float(facts["variance"]), facts["distribution"], A), facts
     except (OSError, ValueError, KeyError, TypeError) as error:
-        remedy = "`python -m dpbo curate` writes one."
-        raise InputError(
-            "folder", str(place), f"a folder with a release of format {FORMAT}", remedy
-        ) from error
+        allowed = f"a folder with a release of format {FORMAT}"
+        raise InputError("folder", str(place), allowed, "`write_release` writes one.") from error
+
+
+@dataclass(frozen=True)
+class RowsPlan:
+    """What a modeler can do with rows that are released with noise; `str()` says it.
+
+    Attributes:
+        noise: standard deviation of the noise of each released coordinate.
+        radius: largest norm of a row, before its noise.
+        detectable_distance: how far two rows must lie apart to be told apart along the line between
+            them, with an error of .05: `detectable_difference` of `dpbo.plan`.
+        epsilon: that of a release whose rows are told apart from a tenth of their diameter on, for
+            the rows alone; None where this release is as good, or the budget names no delta.
+        fewer: whether fewer coordinates would have less noise.
+    """
+
+    noise: float
+    radius: float
+    detectable_distance: float
+    epsilon: float | None
+    fewer: bool
+
+    @property
+    def share(self) -> float:
+        """The detectable distance as a share of the rows' diameter."""
+        return self.detectable_distance / (2 * self.radius)
+
+    def __str__(self) -> str:
+        told = f"noise {self.noise:.2g} a coordinate on rows of norm up to {self.radius:g}:"
+        apart = (
+            f"rows are told apart from a distance of {self.detectable_distance:.2g} on,"
+            f" {self.share:.2g} of their diameter"
+        )
+        if self.share <= FINE:
+            return f"{told} the best row can be found; {apart}."
+        if self.share <= COARSE:
+            return f"{told} a good row can be found, the best one hardly; {apart}."
+        needed = [] if self.epsilon is None else [f"epsilon >= {self.epsilon:.2g}"]
+        needed += ["fewer coordinates"] * self.fewer
+        needs = f"; {' or '.join(needed)} would be needed" if needed else ""
+        return f"{told} the best row will hardly be found{needs}; {apart}."
+
+
+@checked
+def plan_rows(curator: Curator, table: RowTable, mechanism: AdditiveMechanism) -> RowsPlan:
+    """What the release of these rows with this noise would be good for; reads no record.
+
+    Raises:
+        InputError: a table that is not of the curator's relation.
+    """
+    moved = mechanism.norm(table.sensitivity(curator.adjacency))
+    noise = mechanism.noise_multiplier * moved * mechanism.std(table.dimension)
+    radius = table.spectral_norm() * table.radius
+    distance = detectable_difference(noise)
+    # how many times less noise it would take
+    factor = distance / (COARSE * 2 * radius)
+    gaussian = isinstance(mechanism, GaussianMechanism)
+    needed = factor / mechanism.noise_multiplier
+    epsilon: float | None = None
+    if factor > 1 and not gaussian:
+        epsilon = needed
+    elif factor > 1 and curator.budget.delta is not None:
+        epsilon = epsilon_at(needed, curator.budget.delta)
+    return RowsPlan(noise, radius, distance, epsilon, table.dimension > 1 and not gaussian)
 
 
 @checked
@@ -167,9 +232,13 @@ def release_rows(
     Raises:
         BudgetExceeded: more than is left.
         ReleaseLost: it was charged, but its value was lost.
+        NoiseWarning: as a warning, where `plan_rows` says that the best row will hardly be found.
         LedgerMismatch: other terms, or (ReservationChanged) other records, or another order of
             them.
     """
+    planned = plan_rows(curator, table, mechanism)
+    if planned.share > COARSE:
+        warn(str(planned), NoiseWarning)
     held = reservation_terms(
         {**table.public_inputs(), "records": curator.units},
         terms or {},

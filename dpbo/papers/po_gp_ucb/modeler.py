@@ -16,21 +16,77 @@ mean everywhere as it is and lowers the variance around them (GP-BUCB, Desautels
 that several rows can be under way. The history is the whole state.
 """
 
+import collections
 import copy
+import dataclasses
+import math
 from collections.abc import Iterable, Sequence
-from typing import Annotated
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from dpbo.acquisition.ucb import Schedule, SrinivasFinite, suggest_ucb
-from dpbo.errors import InputError, UsageError
+from dpbo.errors import BudgetExceeded, InputError, ReleaseLost, RemoteRefusal, UsageError
 from dpbo.models.finite import FiniteGP
-from dpbo.validation import POINTS, checked, require
+from dpbo.validation import POINTS, Count, Name, checked, require
+
+if TYPE_CHECKING:
+    from dpbo.papers.po_gp_ucb.curator_side import Answer
 
 # of Algorithm 2's beta: half of the paper's delta_ucb = 0.05, as its Theorem 3 takes it
 _DELTA = 0.025
+# that an interval of a recommendation misses a row's value
+_RISK = 0.05
+# HTTP
+_GONE = 410
+_NO_ANSWERS_LEFT = 429
+
+
+@dataclass(frozen=True)
+class RecommendedRow:
+    """The row that a search recommends; `str()` says it with a plus-minus.
+
+    Attributes:
+        row: of those that were answered, the one with the largest posterior mean.
+        mean, std: of its value, in units of y. Its answer alone would be the luckiest one.
+        margin: half of the interval around the mean that holds the value with probability .95, for
+            all answered rows at once (Bonferroni's inequality).
+        average: posterior mean of the value, averaged over all rows: what a row at random gives.
+        answers: number of answers.
+        found: whether the interval lies above the average; below, where values are minimised.
+    """
+
+    row: int
+    mean: float
+    std: float
+    margin: float
+    average: float
+    answers: int
+    found: bool
+
+    def __str__(self) -> str:
+        value = f"{self.mean:.3g} +- {self.margin:.2g}"
+        if self.found:
+            return (
+                f"Row {self.row}: {value} (95 %), beside {self.average:.3g} on average over all"
+                f" rows; {self.answers} answers."
+            )
+        return (
+            f"Nothing was found: row {self.row}, the best of {self.answers} answers, has {value}"
+            f" (95 %), which does not exclude {self.average:.3g}, the average over all rows."
+        )
+
+
+@runtime_checkable
+class Answers(Protocol):
+    """Who answers for rows: the curator's `Outcomes`, or `RemoteOutcomes`."""
+
+    def value(self, row: int, *, request: str) -> "Answer":
+        """The outcome of a row."""
 
 
 @checked
@@ -155,6 +211,22 @@ class Modeler:
         if index in self._pending:
             self._pending.remove(index)
 
+    def recommend(self) -> RecommendedRow:
+        """The answered row whose value is expected to be largest. Raises UsageError where the
+        history is empty.
+        """
+        answered = list(dict(self._history))
+        if not answered:
+            raise UsageError("nothing was observed yet: call tell(index, y) first.")
+        mean, variance = self._model.mean, self._model.variance
+        row = max(answered, key=lambda index: float(mean[index]))
+        std = math.sqrt(float(variance[row]))
+        average = float(mean.mean())
+        margin = NormalDist().inv_cdf(1 - _RISK / (2 * len(answered))) * std
+        best = float(mean[row])
+        count = len(self._history)
+        return RecommendedRow(row, best, std, margin, average, count, best - margin > average)
+
     def skip(self, index: int) -> None:
         """Never ask this row again: the curator has no answer left for it."""
         self._skipped.add(index)
@@ -164,3 +236,56 @@ class Modeler:
         """Rows that may not be asked now."""
         used = [] if self._repeats else [*dict(self._history), *self._pending]
         return list(dict.fromkeys([*used, *self._skipped]))
+
+
+@checked
+def search(
+    modeler: Modeler,
+    outcomes: Answers,
+    *,
+    steps: Count,
+    minimise: bool = False,
+    name: Name = "search",
+) -> RecommendedRow:
+    """Ask until `steps` rows are answered, or no row or answer is left.
+
+    A question's name is that of the search, the row and how often it was asked. So a search that
+    was killed continues where it was, at no cost, when it is started again.
+
+    Args:
+        modeler: proposes rows and learns from answers; with `minimise` it learns the negatives.
+        outcomes: `Outcomes`, or `RemoteOutcomes` of a curator elsewhere.
+        steps: number of answers.
+        name: of the search; another one asks questions of its own.
+
+    Returns:
+        The recommended row, in the outcomes' units.
+
+    Raises:
+        RemoteRefusal: a question was refused, other than because its row or all rows have no
+            answers left.
+        UsageError: no row has an answer.
+    """
+    sign = -1.0 if minimise else 1.0
+    asked: collections.Counter[int] = collections.Counter()
+    while asked.total() < steps and modeler.left:
+        row = modeler.ask()
+        try:
+            answer = outcomes.value(row, request=f"{name} {row}.{asked[row]}")
+        except BudgetExceeded as refused:
+            over = refused.unit == "answers"
+        except ReleaseLost:
+            over = False
+        except RemoteRefusal as refused:
+            if refused.status not in (_GONE, _NO_ANSWERS_LEFT):
+                raise
+            over = refused.status == _NO_ANSWERS_LEFT
+        else:
+            modeler.tell(row, sign * answer.value)
+            asked[row] += 1
+            continue
+        modeler.skip(row)
+        if over:
+            break
+    found = modeler.recommend()
+    return dataclasses.replace(found, mean=sign * found.mean, average=sign * found.average)

@@ -1,5 +1,4 @@
-"""PO-GP-UCB's Algorithm 1 (Kharkovskii et al. 2020) as printed, for reproduction only, and the
-attack that undoes it.
+"""PO-GP-UCB's Algorithm 1 (Kharkovskii et al. 2020) as printed, for reproduction only.
 
 The paper's guarantee is broken: its Theorem 1 is false for every n > d, and the transform gives no
 privacy. The sound method beside it is `release_rows`, which adds noise to each row.
@@ -14,7 +13,8 @@ delta)-differential privacy for one row moved by a norm of at most 1. But:
    both candidates tells them apart with certainty, from any r >= 1 columns. No omega helps.
 2. z_i - z_j = (x_i - x_j) B with one matrix B for all rows. Anyone who knows d + 1 affinely
    independent rows solves for B and, if r >= d, reads every other row, without knowing epsilon,
-   omega, M or the branch: to 1e-12 of rows of norm 25 (`recover_rows`).
+   omega, M or the branch: to 1e-12 of rows of norm 25
+   (`benchmarks/papers/po_gp_ucb_attack.py`).
 3. The branch taken is itself an answer about X: two neighbours on either side of omega are
    published by different laws. This alone breaks the theorem, for every n > d and already for r =
    1: with one singular value at omega and the others far above it, the laws of the output are as
@@ -26,7 +26,6 @@ rows have rank d, that kernel is the constant vectors for all X, so 1. does not 
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -34,67 +33,10 @@ import torch
 from torch import Tensor
 
 from dpbo.errors import InputError
-from dpbo.validation import POINTS, Index, Positive, Probability, at_least, checked
+from dpbo.validation import POINTS, Positive, Probability, at_least, checked
 
 Points = Annotated[Tensor, POINTS]
 Rank = Annotated[int, at_least(1, 100_000)]
-
-
-@checked
-def recover_rows(Z: Points, known: Points, indices: Sequence[Index]) -> Tensor:
-    """Every row of X from Z and a few known rows, `n x d`: exact where Z = X_c B with one matrix B
-    for all rows.
-
-    That holds for PO-GP-UCB's Algorithm 1 in either branch, random projections, and any rotation or
-    scaling. Where each row has noise of its own, each is found up to its noise. Known differences
-    give B by least squares, and x_i = x_j + (Z_i - Z_j) B^+ all the rest, where j stands for the
-    mean of the known rows.
-
-    Args:
-        Z: the published rows, `n x r` with r >= d, float64.
-        known: at least d + 1 affinely independent rows of X, `m x d`, float64.
-        indices: which rows of Z they are.
-
-    Raises:
-        InputError: too few columns, or known rows that do not span the space.
-    """
-    d = known.shape[-1]
-    if max(indices, default=0) >= len(Z):
-        raise InputError("indices", max(indices), f"below {len(Z)}, the number of rows of Z")
-    if len(known) != len(indices) or Z.shape[-1] < d:
-        raise InputError(
-            "Z", tuple(Z.shape), f"of at least {d} columns, with an index for each known row"
-        )
-    images = Z[list(indices)]
-    origin = known.mean(0)
-    image = images.mean(0)
-    if len(known) <= d or int(torch.linalg.matrix_rank(known - origin)) < d:
-        raise InputError("known", tuple(known.shape), f"at least {d + 1} affinely independent rows")
-    B = torch.linalg.pinv(known - origin) @ (images - image)
-    return origin + (Z - image) @ torch.linalg.pinv(B)
-
-
-@checked
-def outside_column_space(Z: Points, X: Points) -> float:
-    """The share of |Z| (Frobenius, columns centred) outside the column space of the centred X:
-    rounding where Z = X_c B, else more.
-    """
-    if len(Z) != len(X):
-        raise InputError("Z", tuple(Z.shape), f"of {len(X)} rows, as X")
-    U, S, _ = torch.linalg.svd(X - X.mean(0), full_matrices=False)
-    U = U[:, S > 1e-12 * S[0]]
-    centred = Z - Z.mean(0)
-    return float(((centred - U @ (U.mT @ centred)).norm() / centred.norm()).detach())
-
-
-@checked
-def identify_table(Z: Points, tables: Sequence[Points]) -> int:
-    """Index of the table, among several of shape `n x d`, that Z was made of: the one whose column
-    space leaves least of Z outside.
-    """
-    if not tables:
-        raise InputError("tables", 0, "one table or more")
-    return min(range(len(tables)), key=lambda table: outside_column_space(Z, tables[table]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,9 +25,9 @@ from dpbo.events import LaplaceEvent, PoissonGaussianEvent, RolesEvent
 from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.papers.kusner import AdaptiveLipschitz, RegularisedBest
-from dpbo.testing.ledger_contract import BIRTH
 from examples.check_export import check
 from tests.attacks.marks import attack
+from tests.contracts.ledger_contract import BIRTH
 from tests.setups import DOUBLE, EXACT, MEAN, of
 from tests.slow.ledger.runs import make
 from tests.unit.accounting.test_exported import EVENTS, SAMPLED, exported

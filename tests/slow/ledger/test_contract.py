@@ -10,8 +10,8 @@ import pytest
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent
 from dpbo.ledger.ledger import Ledger
-from dpbo.testing.ledger_contract import BIRTH, LedgerContract
 from tests.attacks.marks import attack
+from tests.contracts.ledger_contract import BIRTH, LedgerContract
 
 pytestmark = attack("A16")
 EVENT = GaussianEvent(40.0)

@@ -47,7 +47,7 @@ def main_job(url):
     """The main job as `python -m dpbo --ledger` runs it, with nine evaluations and the separate
     last one.
     """
-    from benchmarks.digits import split, tune_privately
+    from tests.digits import split, tune_privately
 
     return tune_privately(split(0), Budget(3.0, 1e-5), evaluations=9, seed=0, ledger=url).history
 

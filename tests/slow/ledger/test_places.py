@@ -15,8 +15,8 @@ from dpbo import PrivateObjective
 from dpbo.errors import InputError, LedgerRolledBack, LedgerUnavailable, ReservationChanged
 from dpbo.ledger.kept import file_of
 from dpbo.ledger.ledger import Ledger
-from dpbo.testing.ledger_contract import BIRTH
 from tests.attacks.marks import attack
+from tests.contracts.ledger_contract import BIRTH
 from tests.setups import DOUBLE, charged, owner, point
 
 RECORDS = torch.rand(100, 2, dtype=DOUBLE)

@@ -11,8 +11,8 @@ from dpbo.accounting.filters import Cost
 from dpbo.errors import BudgetExceeded
 from dpbo.events import GaussianEvent
 from dpbo.ledger.ledger import Ledger
-from dpbo.testing.ledger_contract import BIRTH
 from tests.attacks.marks import attack
+from tests.contracts.ledger_contract import BIRTH
 
 PROCESSES = 8
 pytestmark = attack("A16")

@@ -18,8 +18,8 @@ from dpbo.events import GaussianEvent
 from dpbo.ledger.entries import Record, dump, table
 from dpbo.ledger.kept import file_of
 from dpbo.ledger.ledger import Ledger
-from dpbo.testing.ledger_contract import BIRTH
 from tests.attacks.marks import attack
+from tests.contracts.ledger_contract import BIRTH
 from tests.setups import following
 
 EVENT = GaussianEvent(10.0)

@@ -239,7 +239,7 @@ def held(ranks, records, groups=None, **more):
 def unit_on_two_ranks(ranks, folder):
     # 4, 8 and 12 twice.
     labels = torch.arange(5) + 4 * ranks.rank
-    return held(ranks, 5, labels.double() if ranks.rank == 1 else labels, **on_disk(folder))
+    return held(ranks, 5, labels.int() if ranks.rank == 1 else labels, **on_disk(folder))
 
 
 def written_in_another_way(ranks, folder):

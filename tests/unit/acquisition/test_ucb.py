@@ -53,13 +53,9 @@ def test_schedules_are_those_of_the_papers():
     assert sum(1000 * math.exp(-schedule(t) / 2.0) for t in range(1, 100_000)) == pytest.approx(
         0.01, rel=1e-4
     ), "it spends delta"
-    paper = kusner_beta(1000, 0.01, constants="paper")
-    corrected = kusner_beta(1000, 0.01)
-    assert paper(51) == pytest.approx(2.0 * math.log(1000 * 51**2 * math.pi**2 / (3 * 0.01)))
-    assert corrected(51) == pytest.approx(
+    assert kusner_beta(1000, 0.01)(51) == pytest.approx(
         2.0 * math.log(2 * 1000 * 51**2 * math.pi**2 / (3 * 0.01))
     )
-    assert 2.0 * math.sqrt(paper(51)) == pytest.approx(12.83, abs=5e-3)
     compact = SrinivasCompact(dimension=2, side=1.5, a=1.0, b=3.0, delta=0.1)
     reach = 16 * 2 * 3.0 * 1.5 * math.sqrt(math.log(4 * 2 * 1.0 / 0.1))
     assert compact(4) == pytest.approx(

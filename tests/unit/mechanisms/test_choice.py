@@ -25,9 +25,10 @@ from dpbo.mechanisms.choice import draw_below
 from dpbo.mechanisms.permute_and_flip import _noisy
 from dpbo.privacy import Sensitivity
 from dpbo.queries import ClippedSum
-from dpbo.testing import ChoiceContract, SeededEntropy
+from dpbo.testing import SeededEntropy
 from tests.attacks.marks import attack
 from tests.contracts import test_choice_contract as contracts
+from tests.contracts.choice_contract import ChoiceContract
 from tests.setups import owner
 from tests.unit.mechanisms.words import Words, words_of
 

@@ -20,8 +20,8 @@ from dpbo.mechanisms.l2_laplace import _decided
 from dpbo.papers.po_gp_ucb import RowTable
 from dpbo.queries import ClippedMean
 from dpbo.testing import SeededEntropy
-from dpbo.testing.mechanism_contract import VectorContract
 from tests.attacks.marks import attack
+from tests.contracts.mechanism_contract import VectorContract
 from tests.setups import DOUBLE, owner
 from tests.unit.mechanisms.words import Words, words_of
 

@@ -37,7 +37,10 @@ def test_k_means_finds_the_clusters(kind, adjacency):
     X = squares()
     found = kind(4, budget=Budget.gdp(20.0), radius=2.0, adjacency=adjacency, random_state=0).fit(X)
     best = KMeans(4, n_init=3, random_state=0).fit(X)
-    assert found.score(X) > 1.15 * best.score(X)
+    with pytest.raises(InputError, match=r"^X=.*protects"):
+        found.score(X)
+    public = squares(seed=1)
+    assert found.score(public) > 1.15 * best.score(public)
     assert found.transform(X[:7]).shape == (7, 4)
     assert (found.predict(X) == found.transform(X).argmin(1)).all()
     assert not hasattr(found, "labels_")
@@ -52,6 +55,14 @@ def test_lloyd_is_pure_under_a_pure_budget_and_its_noise_the_papers():
     assert "(2.000, 0.0)-DP" in str(found.statement())
     with pytest.raises(InputError, match="delta"):
         DPKMeans(4, budget=Budget(2.0, 0.0), radius=2.0).fit(X)
+
+
+def test_the_statement_counts_the_records_of_one_table_once():
+    """It told of other records, of a number that the ledger does not know: there were none."""
+    curator = owner(torch.from_numpy(squares(300)), budget=Budget(1.0, 1e-3))
+    told = str(DPKMeans(4, budget=0.5, radius=2.0, dimension=2).fit(curator).statement())
+    assert "300, a public number) of the validation and training records" in told
+    assert "how many others" not in told
 
 
 @pytest.mark.parametrize("kind", [DPKMeans, DPLloyd, DPFactorAnalysis])
@@ -80,11 +91,13 @@ def test_nothing_depends_on_the_records_but_through_releases(kind, adjacency):
 
 @pytest.mark.parametrize(("d", "n"), [(6, 20_000), (60, 40_000)])
 def test_factor_analysis_comes_close_to_the_open_one(d, n):
-    X, L = factors(n, d, 2)
+    records, L = factors(n + 2000, d, 2)
+    X, test = records[:n], records[n:]
     private = DPFactorAnalysis(
         2, budget=Budget(2.0, 1e-6), radius=1.6 * d**0.5, random_state=0
     ).fit(X)
-    test = factors(2000, d, 2)[0]
+    with pytest.raises(InputError, match=r"^X=.*protects"):
+        private.score(X)
     assert private.score(test) > FactorAnalysis(2).fit(X).score(test) - 0.02 * d
     overlap = np.linalg.svd(np.linalg.qr(private.components_.T)[0].T @ np.linalg.qr(L)[0])[1]
     assert overlap.min() > 0.95
@@ -125,4 +138,4 @@ def test_the_embedding_is_a_linear_map_that_botorch_can_differentiate():
     assert np.allclose(encode(points).detach().reshape(8, 2), private.transform(X[:8]))
     encode(points).sum().backward()
     with pytest.raises(InputError, match="analysis"):
-        embedding(DPKMeans(2, budget=Budget(1.0, 1e-6), radius=1.0).fit(X))
+        embedding(DPKMeans(2, budget=Budget(1.0, 1e-6), radius=5.0).fit(X))

@@ -23,6 +23,7 @@ from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloy
 from dpbo.papers.em.gaussians import Averaged, Prior, mixture_of
 from dpbo.papers.em.moment_features import COVARIANCES, MATRICES, features
 from dpbo.queries import ClippedMean
+from dpbo.testing import SeededEntropy
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE, EXACT, TERMS, charges, of
 
@@ -161,15 +162,15 @@ def test_a_public_start_takes_the_place_of_k_means():
 
 
 @attack("A5")
-def test_the_exact_likelihood_of_private_records_chooses_no_model():
+def test_one_exact_number_of_private_records_is_refused_and_chooses_no_model():
     X = blobs(600)
     public = blobs(50, seed=4)
     curator = make(X)
     mine = mixture().fit(X)
     theirs = mixture(budget=0.5, dimension=2).fit(curator)
     for fitted, records in ((mine, X), (theirs, curator)):
-        for criterion in (fitted.aic, fitted.bic):
-            with pytest.raises(InputError, match="no release"):
+        for criterion in (fitted.score, fitted.aic, fitted.bic):
+            with pytest.raises(InputError, match=r"^X=.*a ClippedMean of each record's score"):
                 criterion(records)
     released = curator.release(
         ClippedMean(lambda _, rows: theirs.score_samples(rows), score_range=(-9.0, 0.0)),
@@ -248,6 +249,32 @@ def test_averaging_takes_off_the_noise_it_says():
     assert float(off[:, :, 1].std()) <= 1.5 * float(said[0, 1]), (
         "the others to a mean that is noisy itself"
     )
+
+
+@pytest.mark.parametrize("adjacency", [REPLACE, ADD])
+def test_estimates_lie_within_their_standard_errors(adjacency):
+    """Noise alone beside the fit without it, and both around what 25 tables were drawn from."""
+    means, deviations = np.array([[2.0, 1.0], [-2.0, 0.0]]), np.array([[0.5, 0.8], [0.6, 0.5]])
+    settings = of(radius=6.0, dimension=2, max_iter=8, means_init=means, random_state=0)
+    by_noise, in_all = [], []
+    for seed in range(25):
+        rng = np.random.default_rng(seed)
+        labels = (rng.random(2000) > 0.3).astype(int)
+        X = means[labels] + deviations[labels] * rng.normal(size=(2000, 2))
+        shared = of(adjacency=adjacency, entropy=SeededEntropy(seed))
+        curator = make(X, budget=Budget.gdp(8.0, delta=1e-6), **shared)
+        found = DPGaussianMixture(2, budget=1.0, **settings).fit(curator)
+        exact = DPGaussianMixture(2, mechanism=EXACT, **settings).fit(X)
+        of_weights, of_means = found.standard_errors(sampling=False)
+        by_noise.append((found.means_ - exact.means_) / of_means)
+        by_noise.append((found.weights_ - exact.weights_)[:, None] / of_weights[:, None])
+        of_weights, of_means = found.standard_errors()
+        in_all.append((found.means_ - means) / of_means)
+        in_all.append((found.weights_ - [0.3, 0.7])[:, None] / of_weights[:, None])
+    noise, total = (np.concatenate([each.ravel() for each in part]) for part in (by_noise, in_all))
+    assert np.sqrt(np.square(noise).mean()) == pytest.approx(1.0, abs=0.2)
+    assert np.sqrt(np.square(total).mean()) == pytest.approx(1.0, abs=0.2)
+    assert (np.abs(total) < 1.96).mean() > 0.9
 
 
 def test_the_whole_plan_is_spent_and_is_what_the_budget_buys():
@@ -408,6 +435,9 @@ NOT_APPLICABLE = {
         "fit counts a cell that is no number as a broken record: refusing it would tell that it is"
         " there"
     ),
+    "check_fit_score_takes_y": (
+        "score refuses the rows that fit protected: one exact number of them is no release"
+    ),
     "check_fit_idempotent": "every fit draws fresh noise, whatever random_state is",
 }
 
@@ -422,7 +452,7 @@ def test_scikit_learns_own_checks(kind):
     """With a large budget: scikit-learn's data sets have 20 to 100 rows. A check that fails and is
     not in the list raises.
     """
-    settings = of(budget=Budget.gdp(20.0), radius=10.0, random_state=0)
+    settings = of(budget=Budget.gdp(20.0), radius=300.0, random_state=0)
     if kind is not DPFactorAnalysis:
         settings["max_iter"] = 1
     estimator = kind(1 if kind is DPFactorAnalysis else 2, **settings)

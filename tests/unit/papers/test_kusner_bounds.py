@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from dpbo.acquisition.ucb import SrinivasCompact, kusner_beta
+from benchmarks.papers import kusner_printed as printed
+from dpbo.acquisition.ucb import SrinivasCompact
 from dpbo.papers.kusner import bounds
 from dpbo.papers.kusner.regularised import fixed_grid, theorem_7, theorem_8
 from tests.setups import DOUBLE, of
@@ -27,29 +28,24 @@ SETTING = of(count=COUNT, evaluations=EVALUATIONS, noise=NOISE, delta=DELTA)
 
 def test_printed_numbers():
     # kappa = 1 leaves the first term alone
-    wide = of(count=1000, evaluations=50, kappa=1.0, delta=0.01)
-    assert bounds.theorem_1(**wide, constants="paper") == pytest.approx(12.83, abs=5e-3)
+    wide = of(count=1000, kappa=1.0, delta=0.01)
+    assert printed.theorem_1(**wide, evaluations=50) == pytest.approx(12.83, abs=5e-3)
     assert bounds.theorem_1(**wide) == pytest.approx(10.04, abs=5e-3)
     losses = []
     for count in (100, 1000):
-        sensitivity = bounds.theorem_1(
-            count=count, evaluations=20, kappa=0.9, delta=0.1, constants="paper"
-        )
+        sensitivity = printed.theorem_1(count=count, evaluations=20, kappa=0.9, delta=0.1)
         losses.append(bounds.theorem_2(count=count, sensitivity=sensitivity, epsilon=1.0, a=3.0))
     assert losses == pytest.approx([189.3, 267.9], abs=0.1)
-    assert bounds.theorem_1(
-        count=100, evaluations=20, kappa=0.9, delta=0.1, constants="paper"
-    ) == pytest.approx(12.44, abs=5e-3)
-    assert bounds.theorem_1(count=100, evaluations=20, kappa=0.9, delta=0.1) == pytest.approx(
-        9.79, abs=5e-3
-    )
+    at_20 = printed.theorem_1(count=100, evaluations=20, kappa=0.9, delta=0.1)
+    assert at_20 == pytest.approx(12.44, abs=5e-3)
+    assert bounds.theorem_1(count=100, kappa=0.9, delta=0.1) == pytest.approx(9.79, abs=5e-3)
 
 
 def test_the_noise_of_the_best_of_50_exceeds_the_papers_q_but_not_the_corrected():
     noise = torch.randn(20_000, 2, 50, dtype=DOUBLE)
     # the noise at the best of 50 observations of a flat function
     one = noise[:, 0].amax(-1)
-    paper = bounds.noise_gap(evaluations=50, noise=1.0, delta=0.1, constants="paper") / 2.0
+    paper = printed.noise_gap(noise=1.0, delta=0.1) / 2.0
     share = float((one > paper).double().mean())
     assert share == pytest.approx(0.20, abs=0.01), "the printed counter-example; 0.033 was allowed"
     corrected = bounds.noise_gap(evaluations=50, noise=1.0, delta=0.1)
@@ -72,7 +68,7 @@ def test_theorems_5_6_and_8():
     omega = bounds.noise_free_regret(evaluations=10, dimension=2, amplitude=1.5, tau=0.2)
     assert omega == pytest.approx(1.5 * math.exp(-10 * 0.2 / math.log(10) ** 0.5))
     shared = of(count=100, kappa=0.9, delta=0.05)
-    paper = bounds.theorem_5(**shared, regret=omega, constants="paper")
+    paper = printed.theorem_5(**shared, regret=omega)
     assert paper == pytest.approx(omega + 2 * math.sqrt(0.1 * math.log(2 * 100 / 0.05)))
     assert bounds.theorem_5(**shared, regret=omega) == pytest.approx(
         omega + 2 * math.sqrt(0.1 * math.log(3 * 100 / 0.05))
@@ -84,38 +80,15 @@ def test_theorems_5_6_and_8():
     assert released == pytest.approx(omega + 3.0 * paper / 0.5)
 
 
-def _theorem_4(constants: str, gamma: float) -> float:
-    """With the regret and the sensitivity of these constants; epsilon 2, a 3."""
-    chosen: dict[str, Any] = {**SETTING, "gamma": gamma, "constants": constants}
-    return bounds.theorem_4(
-        evaluations=EVALUATIONS,
-        noise=NOISE,
-        delta=DELTA,
-        regret=bounds.regret(**chosen),
-        sensitivity=bounds.theorem_3(**chosen, kappa=KAPPA),
-        epsilon=2.0,
-        a=3.0,
-        constants=constants,
-    )
-
-
-def test_theorem_4_as_printed():
+def test_theorem_3_as_printed():
     q = math.sqrt(NOISE) * math.sqrt(8 * math.log(3 / DELTA))
-    gamma = 5.0
-    found = math.sqrt(
-        8
-        / math.log(1 + 1 / NOISE)
-        * kusner_beta(COUNT, DELTA, constants="paper")(EVALUATIONS)
-        * gamma
-        / EVALUATIONS
-    )
+    beta = 2 * math.log(COUNT * EVALUATIONS**2 * math.pi**2 / (3 * DELTA))
+    found = math.sqrt(8 / math.log(1 + 1 / NOISE) * beta * 5.0 / EVALUATIONS)
     c = 2 * math.sqrt((1 - KAPPA) * math.log(3 * COUNT / DELTA))
-    utility = _theorem_4("paper", gamma)
-    assert utility == pytest.approx(
-        math.sqrt(NOISE * 8 * math.log(1 / DELTA)) + found + 3.0 * (found + c + q) / 2.0
-    )
-    corrected = _theorem_4("corrected", gamma)
-    assert corrected > utility, "what the noise's maximum and the union of failures cost"
+    sensitivity = printed.theorem_3(**SETTING, kappa=KAPPA, gamma=5.0)
+    assert sensitivity == pytest.approx(found + c + q)
+    corrected = bounds.theorem_3(**SETTING, kappa=KAPPA, gamma=5.0)
+    assert corrected > sensitivity, "what the noise's maximum and the union of failures cost"
 
 
 def test_corrected_theorems_3_and_4_as_derived():
@@ -125,7 +98,15 @@ def test_corrected_theorems_3_and_4_as_derived():
     q = 2 * math.sqrt(NOISE) * math.sqrt(2 * math.log(8 * EVALUATIONS / DELTA))
     assert bounds.theorem_3(**SETTING, kappa=KAPPA, gamma=5.0) == pytest.approx(found + c + q)
     one = math.sqrt(NOISE) * math.sqrt(2 * math.log(2 * EVALUATIONS / (0.75 * DELTA)))
-    utility = _theorem_4("corrected", 5.0)
+    utility = bounds.theorem_4(
+        evaluations=EVALUATIONS,
+        noise=NOISE,
+        delta=DELTA,
+        regret=bounds.regret(**SETTING, gamma=5.0),
+        sensitivity=found + c + q,
+        epsilon=2.0,
+        a=3.0,
+    )
     assert utility == pytest.approx(one + found + 3.0 * (found + c + q) / 2.0)
 
 
@@ -209,7 +190,7 @@ def test_the_counter_example_and_a_path_in_l_that_attains_the_bound():
     changed = abs(float(ramp(w, 1.0, 1.0) - ramp(w, 1.0, -1.0))) / 5
     assert changed == pytest.approx(0.05)
     setting: dict[str, Any] = {"least": 4.0, "most": 4.0, "records": 5, **RAMP}
-    assert theorem_7(**setting, constants="paper") == pytest.approx(0.025)
+    assert printed.theorem_7(**setting) == pytest.approx(0.025)
     assert theorem_7(**setting) == pytest.approx(0.05)
     assert fixed_grid(least=4.0, records=5, **RAMP) == pytest.approx(0.05)
     assert trained(1.0, np.ones(1), np.ones(1)) == pytest.approx(1.0)
@@ -250,9 +231,7 @@ def test_200_random_problems():
     rng = np.random.default_rng(0)
     problems = [largest_change(rng) for _ in range(200)]
     assert all(worst <= theorem_7(**setting) + 1e-9 for setting, worst in problems)
-    broken = sum(
-        worst > theorem_7(**setting, constants="paper") + 1e-9 for setting, worst in problems
-    )
+    broken = sum(worst > printed.theorem_7(**setting) + 1e-9 for setting, worst in problems)
     assert broken >= 10, "the paper's bound is too small"
     fixed = [(setting, worst) for setting, worst in problems if setting["least"] == setting["most"]]
     assert len(fixed) > 30
@@ -266,7 +245,7 @@ def test_200_random_problems():
 def test_never_above_the_trivial_bound_and_a_solvers_gap_is_charged():
     tiny: dict[str, Any] = {"least": 1e-3, "most": 10.0, "records": 100, **RAMP}
     assert theorem_7(**tiny) == 1.0
-    assert theorem_7(**tiny, constants="paper") == pytest.approx(0.5 * (1000 - 0.1) + 0.01)
+    assert printed.theorem_7(**tiny) == pytest.approx(0.5 * (1000 - 0.1) + 0.01)
     setting = of(least=1.0, most=1.5, records=100, lipschitz=0.5, bound=10.0)
     assert theorem_7(**setting, gap=1e-4) - theorem_7(**setting) == pytest.approx(
         2 * 0.5 * math.sqrt(2e-4)
@@ -293,23 +272,14 @@ def test_theorem_2_against_the_best_value_covers_and_is_below_the_workshops():
     failed = float(((f - mean).amax(1) > bound).double().mean())
     assert 0.0 < failed <= 0.1
     for T in (1, 30, 500):
-        workshop = 2.0 * math.sqrt(kusner_beta(40, 0.1, constants="paper")(T))
+        workshop = 2.0 * math.sqrt(printed.beta(40, 0.1)(T))
         assert bound < workshop
 
 
 def test_the_noise_term_of_theorem_4_needs_a_union_over_the_evaluations():
     for delta, first in ((0.1, 11_896), (0.01, 15_686_172)):
-        printed = bounds.theorem_4(
-            evaluations=1,
-            noise=1.0,
-            delta=delta,
-            regret=0.0,
-            sensitivity=1e-12,
-            epsilon=1.0,
-            a=1e-12,
-            constants="paper",
-        )
-        once = 0.5 * math.erfc(printed / math.sqrt(2.0))
+        term = printed.theorem_4_noise(noise=1.0, delta=delta)
+        once = 0.5 * math.erfc(term / math.sqrt(2.0))
         most = math.log1p(-delta) / math.log1p(-once)
         assert int(most) == pytest.approx(first, rel=1e-6)
 
@@ -321,7 +291,7 @@ def test_corollary_4_holds_where_the_range_of_l_is_twofold(records, ratio):
 
     def both(factor):
         terms = of(least=0.1, most=0.1 * factor, lipschitz=0.5, bound=100.0, records=records)
-        return theorem_7(**terms), theorem_7(**terms, constants="paper")
+        return theorem_7(**terms), printed.theorem_7(**terms)
 
     corrected, paper = both(ratio)
     assert corrected <= paper * (1 + 1e-12)

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from dpbo import Budget, Curator, PrivacyUnit, RowChange
+import dpbo
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
 from dpbo.accounting import GDPFilter, PureFilter
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
 from dpbo.events import L2LaplaceEvent
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism
-from dpbo.papers.po_gp_ucb import Outcomes, RowTable, release_rows, row_noises
+from dpbo.objective import NoiseWarning
+from dpbo.papers.po_gp_ucb import Outcomes, RowTable, plan_rows, release_rows, row_noises
 from dpbo.papers.po_gp_ucb.row_noise import random_projection
 from tests.setups import DOUBLE, of
 
@@ -118,6 +120,40 @@ def test_the_error_of_distances_is_that_of_released_rows():
             assert np.mean(estimates) == pytest.approx(
                 1.0, abs=5 * way.error(4.0) / math.sqrt(4000)
             )
+
+
+def test_what_the_noise_means_is_said_before_anything_is_charged():
+    """By the formula of `dpbo.plan`; with the epsilon that is named a good row can be found."""
+    whole = RowTable((0.0, 0.0), 25.0, table="rows")
+    plan = dpbo.plan(4000, Budget(4.0, 1e-5)).strategies[0]
+    assert plan.noise is not None
+    assert plan.detectable_difference is not None
+    for law, changed in (
+        (L2LaplaceMechanism, {}),
+        (GaussianMechanism, of(budget=Budget(4.0, 1e-5), accounting=GDPFilter())),
+    ):
+        owner = curator(adjacency=Adjacency.REPLACE_ONE, **changed)
+
+        def way(epsilon, law=law, owner=owner):
+            budget = Budget(epsilon, owner.budget.delta or 0.0)
+            ways = row_noises(2, budget=budget, sensitivity=50.0, accounting=owner.accounting)
+            return next(way for way in ways if isinstance(way.mechanism, law))
+
+        planned = plan_rows(owner, whole, way(4.0).mechanism)
+        assert planned.noise == pytest.approx(math.sqrt(way(4.0).variance), rel=1e-6)
+        assert planned.detectable_distance / planned.noise == pytest.approx(
+            plan.detectable_difference / plan.noise
+        )
+        needed = f"the best row will hardly be found; epsilon >= {planned.epsilon:.2g}"
+        assert f"on rows of norm up to 25: {needed}" in str(planned)
+        assert ("fewer coordinates" in str(planned)) is (law is L2LaplaceMechanism)
+        enough = plan_rows(owner, whole, way(1.001 * (planned.epsilon or 0.0)).mechanism)
+        assert "a good row can be found" in str(enough)
+        with pytest.warns(NoiseWarning, match="hardly be found"):
+            release_rows(owner, whole, way(4.0).mechanism)
+    assert "the best row can be found" in str(
+        plan_rows(curator(), table(), L2LaplaceMechanism.of(4.0))
+    )
 
 
 def test_rows_are_drawn_once_whoever_asks_again(on_disk):

@@ -5,13 +5,14 @@ import inspect
 import math
 
 import pytest
+import scipy.stats
 import torch
 from botorch.acquisition import UpperConfidenceBound
 from botorch.models import SingleTaskGP
 from gpytorch.means import ZeroMean
 
 from dpbo.acquisition import SrinivasFinite
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.models import FiniteGP, noisy_inputs
 from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.po_gp_ucb import Modeler, modeler
@@ -154,3 +155,28 @@ def test_the_modeler_sees_no_curator():
     assert imported
     trusted = tuple(f"dpbo.{room}" for room in ("curator", "records", "queries", "mechanisms"))
     assert not [name for name in imported if name and name.startswith(trusted)]
+
+
+def test_a_recommendation_has_a_margin_and_says_where_nothing_was_found():
+    """Pure noise is called found in no more than .05 of the searches, a peak in most."""
+    Z = torch.linspace(0, 6, 40, dtype=DOUBLE).unsqueeze(1)
+    peak = (-(Z[:, 0] - 4.0).square()).exp()
+    found = {"nothing": 0, "a peak": 0}
+    for name, values in (("nothing", torch.zeros(40)), ("a peak", peak)):
+        for seed in range(20):
+            draw = torch.Generator().manual_seed(seed)
+            asking = Modeler(Z, kernel=squared_exponential(0.5), noise=0.04)
+            for _ in range(25):
+                row = asking.ask()
+                asking.tell(row, float(values[row] + 0.2 * torch.randn((), generator=draw)))
+            told = asking.recommend()
+            found[name] += told.found
+            assert told.row in dict(asking.history)
+            assert told.margin == pytest.approx(told.std * scipy.stats.norm.isf(0.001), rel=1e-6)
+            shown = f"{told.mean:.3g} +- {told.margin:.2g} (95 %)"
+            assert shown in str(told)
+            assert str(told).startswith("Row" if told.found else "Nothing was found: row")
+    assert found["nothing"] <= 1
+    assert found["a peak"] >= 15
+    with pytest.raises(UsageError):
+        Modeler(Z, kernel=squared_exponential(0.5), noise=0.04).recommend()

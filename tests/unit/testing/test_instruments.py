@@ -9,7 +9,7 @@ import torch
 
 from dpbo import Adjacency
 from dpbo.testing import SeededEntropy, check_per_record
-from dpbo.testing.mechanism_contract import assert_law, assert_not_law
+from tests.contracts.mechanism_contract import assert_law, assert_not_law
 
 RECORDS = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
 

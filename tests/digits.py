@@ -1,5 +1,5 @@
 """Tuning a kernel SVM on the digits of scikit-learn by the usual BoTorch loop on a private
-objective; for benchmarks and tests.
+objective.
 
 300 digits are for training, 750 are private validation records, the other 747 are for testing.
 Features are the pixels and their products, standardised. The training records are drawn like the
@@ -160,8 +160,3 @@ def tune_privately(
     best = x[0] if len(x) else recommend(X, Y, Yvar)
     value = min(max(estimate.item(), 0.0), 1.0) if len(x) else None
     return Outcome(best, value, final.noise_std.item(), (X, Y, Yvar), curator)
-
-
-def few(digits: Digits, records: int = 60) -> Digits:
-    """So many records of each part, to see that a benchmark runs."""
-    return Digits(*((features[:records], labels[:records]) for features, labels in digits))

@@ -7,20 +7,17 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
 from dpbo.accounting.filters import GDPFilter
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatch
 from dpbo.events import GaussianEvent, PoissonGaussianEvent, RolesEvent
-from dpbo.extras import needs
 from dpbo.ledger.birth import Birth
 from dpbo.ledger.entries import table
 from dpbo.ledger.kept import file_of
 from dpbo.ledger.ledger import Ledger
 from dpbo.privacy import Adjacency, Budget
-
-with needs("testing"):
-    import pytest
 
 BIRTH = Birth(
     dataset="contract",

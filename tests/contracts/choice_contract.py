@@ -23,7 +23,7 @@ from dpbo.accounting import event_costs, renyi
 from dpbo.mechanisms.choice import LEVELS, ChoiceDistribution, ChoiceMechanism
 from dpbo.privacy import Sensitivity
 from dpbo.testing.entropy import SeededEntropy
-from dpbo.testing.mechanism_contract import LEVEL
+from tests.contracts.mechanism_contract import LEVEL
 
 # numbers of candidates
 _MANY = (101, 1001, 10_007, 100_003, 1_000_003)

@@ -1,5 +1,0 @@
-"""The curator as an HTTP server, its remote modeler, and their command line."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
