@@ -181,12 +181,14 @@ class PrivateObjective:
         self.noise_std = self._reservation.noise_std
         # evaluations left after this object's last release; None after one that failed
         self._left: int | None = self.remaining
+        # releases of earlier sessions
+        self._resumed = evaluations - self._left
         none = torch.zeros(0, self.metrics, dtype=torch.float64, device="cpu")
         # how many of the ledger's values were read, and X, Y and Yvar of those
         self._known = (0, none[:, :0], none, none)
         # of x; fixed by the first release
         self._dimension: int | None = None
-        self._log_resumed(evaluations - self._left)
+        self._log_resumed(self._resumed)
         if progress:
             self._reservation.show_progress()
         self._warn_of_noise()
@@ -225,6 +227,7 @@ class PrivateObjective:
             X = points.to(X.device)
         # all rows before the first is fitted
         self._require_within_bounds("X", points)
+        self._tell_of_earlier(points)
         handles = [self._evaluated(x, point) for x, point in zip(X, points, strict=True)]
         return self._released(handles, X.device)
 
@@ -436,6 +439,24 @@ class PrivateObjective:
         Y = torch.stack([release.value for release in releases])
         Yvar = torch.stack([release.variance for release in releases])
         return Y.to(device), Yvar.to(device)
+
+    def _tell_of_earlier(self, points: Tensor) -> None:
+        """Log points (`q x d`) that an earlier session released: a loop that begins with its design
+        again pays for it again.
+        """
+        if not self._resumed:
+            return
+        earlier = self._columns()[0][: self._resumed]
+        if earlier.shape[1:] != points.shape[1:]:
+            return
+        again = int((points.unsqueeze(1) == earlier).all(-1).any(-1).sum())
+        if again:
+            _LOG.warning(
+                "%r: %d of these points were released by an earlier session, and are paid for"
+                " again: history() has their values, and remaining how many are left",
+                self.name,
+                again,
+            )
 
     def _log_resumed(self, done: int) -> None:
         if not done:

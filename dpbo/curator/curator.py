@@ -524,9 +524,11 @@ class Curator(Opaque):
 
         begun = self.ledger.reservation(name) is not None
         if given is not None or parallel or ordered:
-            # Answers of a parallel reservation are counted by place: in another order one record
-            # would be answered again.
-            self.bind(name, given or {}, tables=tables, begun=begun, ordered=ordered or parallel)
+            # A reservation of which nothing is charged may go on with a corrected score. Answers of
+            # a parallel one are counted by place: in another order one record would be answered
+            # again.
+            charged = self.ledger.counts(name)[0] > 0
+            self.bind(name, given or {}, tables=tables, begun=charged, ordered=ordered or parallel)
         question = (name, event, slots, stated, parallel, limit)
         # A reservation of which nothing is charged tells nothing of the records.
         self.protected.compare(event)
@@ -552,8 +554,7 @@ class Curator(Opaque):
             things: what it was given, by name: scores, functions that train, estimators. The
                 records are compared without being named.
             tables: records of other roles, by name, in any order; also a torch Dataset.
-            begun: whether the ledger knows the reservation; else what is given is what it begins
-                with.
+            begun: whether something was charged to it; else what is given is what it begins with.
             ordered: whether the order of the records counts, because answers are known by their
                 places.
 

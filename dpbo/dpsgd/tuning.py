@@ -228,7 +228,8 @@ def tune(
     curator.protected.add(training, role=_TRAINING)
     if not allow_repeated and curator.protected.are_repeated():
         raise UsageError(_REPEATED)
-    begun = bool({_SELECTION, _TRAINING} & set(curator.ledger.used()))
+    used = curator.ledger.used()
+    begun = any(used.get(name) for name in (_SELECTION, _TRAINING))
     given = {"fit": fit, "score": score}
     curator.bind("tuning", given, tables={"training records": training}, begun=begun)
     # Otherwise a score's range would be examined on `example` in runs that are paid for.

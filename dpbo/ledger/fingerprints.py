@@ -45,7 +45,7 @@ def require_same(
         things: scores, functions and estimators, by name.
         tables: digests of records by `key_of` the ledger, by name; None for records that cannot be
             compared.
-        begun: whether the ledger knows the reservation already.
+        begun: whether something was charged to the reservation already.
 
     Raises:
         ReservationChanged: names what differs.

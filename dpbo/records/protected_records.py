@@ -135,7 +135,8 @@ class ProtectedRecords(Opaque):
         self._role = role
         self._ledger = ledger
         self._repetition_allowed = repetition_allowed
-        self._remembered = False
+        # how many of the tables this process and the user's folder know as protected
+        self._remembered = 0
         # whether the operator was warned of other ledgers
         self._told = False
         self._own_noted = False
@@ -155,8 +156,6 @@ class ProtectedRecords(Opaque):
             role: such as "training".
         """
         self._note(role, records)
-        self._remembered = False
-        self._told = False
 
     def require_apart(self, name: str, records: Any, why: str) -> None:
         """Raises InputError where some of these are the curator's own records, as
@@ -230,7 +229,7 @@ class ProtectedRecords(Opaque):
         """Whether the ledger is in memory and another one of this process protects some of the same
         records."""
         ledger = self._ledger
-        if ledger.storage.persistent or self._remembered or ledger.void:
+        if ledger.storage.persistent or ledger.void:
             return False
         self._note_own()
         return self._others_protect()
@@ -243,7 +242,7 @@ class ProtectedRecords(Opaque):
         Raises:
             UsageError: this ledger outlives the process, and is a second one over that table.
         """
-        if self._remembered or event.free or self._ledger.void:
+        if self._knows_all or event.free or self._ledger.void:
             return
         self.warn_if_scaled()
         self._note_own()
@@ -262,7 +261,7 @@ class ProtectedRecords(Opaque):
             is_charged: whether it was charged, although what is within raised.
         """
         ledger = self._ledger
-        if self._remembered or event.free or ledger.void:
+        if self._knows_all or event.free or ledger.void:
             yield
             return
         self.compare(event)
@@ -272,10 +271,10 @@ class ProtectedRecords(Opaque):
             done = True
         finally:
             if done or is_charged():
-                self._remembered = True
-                for table in self._tables:
+                for table in self._tables[self._remembered :]:
                     protected_tables.add(table, ledger.id)
-                charged_tables.note(self._sums, self._charged())
+                charged_tables.note(self._sums[self._remembered :], self._charged())
+                self._remembered = len(self._tables)
 
     def _tell_of_others(self) -> None:
         """Warn of other ledgers over these records, or refuse."""
@@ -310,9 +309,18 @@ class ProtectedRecords(Opaque):
         if rows is None:
             _LOG.warning(_NOT_COMPARED, role)
             return
-        if sets := rows.sets():
+        sets = rows.sets()
+        # Each engine of a curator notes its loader's records.
+        known = any(sets and table[0].whole == sets[0].whole for table in self._tables)
+        if sets and not known:
             self._tables.append(sets)
             self._sums.append(rows.sums())
+            self._told = False
+
+    @property
+    def _knows_all(self) -> bool:
+        """Whether each table of this ledger is known as protected."""
+        return self._own_noted and self._remembered == len(self._tables)
 
     def _note_own(self) -> None:
         if not self._own_noted:
@@ -326,7 +334,8 @@ class ProtectedRecords(Opaque):
         """
         own = self._charged()
         persistent = own.ledger != charged_tables.MEMORY
-        found = charged_tables.charged(self._sums)
+        # Not of those that this ledger itself was charged for.
+        found = charged_tables.charged(self._sums[self._remembered :])
         earlier = [each for each in found if not (persistent and each.has_moved_to(own))]
         if not earlier:
             return ""
@@ -361,7 +370,8 @@ class ProtectedRecords(Opaque):
     def _others_protect(self) -> bool:
         """Whether another budget of this process protects some of these records."""
         budget = self._ledger.id
-        return any(protected_tables.hold(table, but_for=budget) for table in self._tables)
+        new = self._tables[self._remembered :]
+        return any(protected_tables.hold(table, but_for=budget) for table in new)
 
 
 def note_trained(records: Any) -> None:

@@ -35,7 +35,7 @@ from dpbo.extras import needs
 from dpbo.ledger.entries import Record, Reserved
 from dpbo.ledger.ledger import Ledger
 from dpbo.objective import PrivateObjective
-from dpbo.places import place_named
+from dpbo.places import ledger_of, place_named
 from dpbo.reporting import words
 from dpbo.reporting.plots import draw_convergence
 from dpbo.reporting.released_values import PUBLIC_SCORES, ReleasedValues, public_column
@@ -205,10 +205,13 @@ def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
         raise UsageError("the DPSearch is not fitted: call fit first.")
     space = Space(**search.param_distributions)
     facts: dict[str, Any] = {"statement": search.statement_, "ledger": None, "results": []}
-    if search.privacy is not None and search.privacy.ledger is not None:
+    place = None if search.privacy is None else search.privacy.ledger
+    if place is None and search.privacy is not None and search.privacy.dataset is not None:
+        place = ledger_of(search.privacy.dataset)
+    if place is not None:
         tested = f"{search.name}: test"
         spaces = {f"{search.name}: search": space, tested: space}
-        facts = _facts_of_ledger(Ledger.open(search.privacy.ledger), spaces, None, delta)
+        facts = _facts_of_ledger(Ledger.open(place), spaces, None, delta)
         # what the recommendation says
         facts["results"] = [one for one in facts["results"] if one.name != tested]
     elif "posterior_mean" in search.results_:

@@ -60,6 +60,7 @@ class Problem:
         split: whether public and protected records are one table's, so that the populations are the
             same.
         begun: the terms with which an earlier session began this search; None for a new one.
+        charged: whether that session was charged for something.
         public: the `PublicScores` of its candidates, for strategies that cross-validate.
         strategy: the one that runs; None until it is decided.
         rehearsal: what `Auto` simulated; None for others.
@@ -83,6 +84,7 @@ class Problem:
     verbose: int
     callbacks: tuple[Callback, ...]
     begun: Mapping[str, Any] | None
+    charged: bool
     public: "PublicScores | Any" = None
     strategy: "Strategy | Any" = None
     rehearsal: "Rehearsal | Any" = None

@@ -398,7 +398,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         self.rehearsal_ = problem.rehearsal
         bound = {"estimator": self.estimator, "scoring": self.scoring}
         kept = {"training records": trainer.table()}
-        curator.bind(f"{self.name}: whole", bound, tables=kept, begun=problem.begun is not None)
+        curator.bind(f"{self.name}: whole", bound, tables=kept, begun=problem.charged)
         found = fitting_result(problem.strategy.run(problem))
         best = None if found.best is None else found.configurations[found.best]
         self.best_index_ = found.best
@@ -561,11 +561,11 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             test_size = test_size.item()
         # A search's reservations in the ledger are named "NAME: PART", a strategy's own parts, too.
         # The caller may have named another reservation alike.
-        begun = (
-            reserved.terms
+        begun = {
+            name: reserved.terms
             for name, reserved in curator.ledger.facts().reservations.items()
             if name.rpartition(": ")[0] == self.name and "strategy" in reserved.terms
-        )
+        }
         terms = {
             "scoring": describe_scoring(self.scoring),
             "estimator": describe_estimator(self.estimator),
@@ -594,7 +594,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             n_jobs=self.n_jobs,
             verbose=int(self.verbose),
             callbacks=(self.releases_.append, *callbacks),
-            begun=next(begun, None),
+            begun=next(iter(begun.values()), None),
+            charged=any(curator.ledger.counts(name)[0] for name in begun),
         )
 
     @property

@@ -159,9 +159,10 @@ def test_an_objective_and_a_gradient_run_resume_their_own_question_alone(tmp_pat
 
     def gradient_run(loss):
         box = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DOUBLE)
-        DPGIBO(curator(), loss, bounds=box, budget=0.2, iterations=2, batch_size=3, clip=1.0)
+        settings = of(budget=0.2, iterations=2, batch_size=3, clip=1.0)
+        return DPGIBO(curator(), loss, bounds=box, **settings)
 
-    gradient_run(shortened)
+    gradient_run(shortened).run()
     with pytest.raises(ReservationChanged, match="began with another loss, "):
         gradient_run(distance)
 

@@ -302,6 +302,25 @@ def test_an_engines_records_are_those_of_its_ledger(on_disk):
         engine(*people(62), **on_disk)
 
 
+def test_two_engines_of_one_curator_are_one_budget(recwarn):
+    """The second was told of 'epsilon 8 in a ledger in memory': its own."""
+    X, Y = people(64)
+    accounting = Planned([CONFIG.event(Adjacency.REPLACE_ONE)] * 2)
+    curator = owner((X, Y), budget=Budget(90.0, 1e-5), accounting=accounting)
+    for name in ("first", "second"):
+        net = nn.Linear(4, 2)
+        private, optimizer, loader = PrivateEngine(curator, CONFIG, name=name).make_private(
+            module=net,
+            optimizer=torch.optim.SGD(net.parameters(), 0.1),
+            data_loader=torch.utils.data.DataLoader(TensorDataset(X, Y)),
+            max_grad_norm=1.0,
+        )
+        features, labels = next(iter(loader))
+        nn.functional.cross_entropy(private(features), labels.long()).backward()
+        optimizer.step()
+    assert not [each for each in recwarn if each.category is RepeatedRecordsWarning]
+
+
 def test_protected_rows_among_public_training_rows_are_refused():
     """The model that was published reproduced 150 of 150 protected rows."""
 

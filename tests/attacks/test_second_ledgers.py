@@ -228,3 +228,20 @@ def test_a_reservation_of_which_nothing_was_charged_counts_nothing(recwarn):
     assert not [each for each in recwarn if each.category is RepeatedRecordsWarning]
     cell(lambda x, rows: rows[:, 0])
     assert [each for each in recwarn if each.category is RepeatedRecordsWarning]
+
+
+def test_a_corrected_score_goes_on_under_its_name_until_something_is_charged(on_disk):
+    """The whole budget was locked for values that were never released."""
+    records = torch.randn(50, 2, generator=torch.Generator().manual_seed(2))
+
+    def cell(score):
+        objective = dpbo.PrivateObjective(
+            owner(records, **on_disk), score, score_range=(0.0, 1.0), evaluations=3, progress=False
+        )
+        return objective(torch.full((1, 1), 0.5, dtype=torch.float64))
+
+    with pytest.raises(dpbo.PrivacyError, match="undefined"):
+        cell(lambda x, rows: rows.undefined())
+    cell(lambda x, rows: rows[:, 0])
+    with pytest.raises(dpbo.LedgerMismatch, match="another score"):
+        cell(lambda x, rows: rows[:, 1])

@@ -248,6 +248,7 @@ def test_a_fitted_search_reports_what_it_recommends(tmp_path):
         places: list[Any] = [
             {},
             {"ledger": str(tmp_path / f"{strategy.name}.db"), "dataset": "customers"},
+            {"dataset": f"customers {strategy.name}"},
         ]
         for place in places:
             privacy = dpbo.Privacy(unit="customer", allow_repeated=True, **place)
@@ -255,7 +256,7 @@ def test_a_fitted_search_reports_what_it_recommends(tmp_path):
             search: Any = dpbo.DPSearch(SVC(random_state=0), space, strategy=strategy, **settings)
             page = dpbo.report(search.fit(X[:100], y[:100], X[100:], y[100:]))
             if place:
-                alone = require_alone(dpbo.report(place["ledger"])).text
+                alone = require_alone(dpbo.report(place.get("ledger", place["dataset"]))).text
                 parameters = (
                     f"C {search.best_params_['C']:.4g} kernel {search.best_params_['kernel']}"
                 )

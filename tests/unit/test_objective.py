@@ -140,6 +140,18 @@ def test_history_and_resume_under_a_name(on_disk):
 
 
 @attack("A7")
+def test_points_that_an_earlier_session_released_are_told_of(on_disk, caplog):
+    """A loop that began with its design again paid for it twice, without a word."""
+    design = X[:2]
+    objective(make(**on_disk))(design)
+    assert "released by an earlier session" not in caplog.text
+    again = objective(make(**on_disk))
+    again(X[2:])
+    assert "released by an earlier session" not in caplog.text
+    again(X)
+    assert "2 of these points were released by an earlier session" in caplog.text
+
+
 def test_objectives_of_one_plan_that_take_turns_assume_that_durations_tell_nothing(tmp_path):
     for turns, told in (("aabb", False), ("abba", True), ("aba", True), ("abab", True)):
         terms = {"ledger": str(tmp_path / f"{turns}.db"), "dataset": "study"}
