@@ -246,7 +246,7 @@ def test_averaging_takes_off_the_noise_it_says():
     )
 
 
-@pytest.mark.parametrize("adjacency", [REPLACE, ADD])
+@pytest.mark.parametrize("adjacency", [REPLACE, pytest.param(ADD, marks=pytest.mark.deep)])
 def test_estimates_lie_within_their_standard_errors(adjacency):
     """Noise alone beside the fit without it, and both around what 25 tables were drawn from."""
     means, deviations = np.array([[2.0, 1.0], [-2.0, 0.0]]), np.array([[0.5, 0.8], [0.6, 0.5]])
