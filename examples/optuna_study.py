@@ -50,9 +50,7 @@ def tune(evaluations: int = 20) -> tuple[optuna.Study, float, Curator]:
 
 if __name__ == "__main__":
     study, accuracy, curator = tune()
-    print(
-        recommended_trial(study, SPACE).parameters, f"accuracy {accuracy:.3f}, released separately"
-    )
+    print(recommended_trial(study, SPACE).params, f"accuracy {accuracy:.3f}, released separately")
     (X, y), models = (
         load_digits(return_X_y=True),
         [SVC(**SPACE.decode(x)) for x in SPACE.sample(20, seed=0)],

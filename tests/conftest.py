@@ -30,7 +30,6 @@ OPTIONAL = (
     "matplotlib",
     "mypy",
     "nbformat",
-    "opendp",
     "optuna",
     "pandas",
     "prompt_toolkit",

@@ -62,7 +62,7 @@ class Launch(NamedTuple):
     programs: int
 
 
-# about the fastest of some thirty on an H100; compiled for it nothing spills (test_compiled.py)
+# about the fastest of some thirty on an H100, for which nothing spills
 LAUNCHES = {
     16: Launch(64, 64, 7, 4, 3, 3),
     32: Launch(64, 32, 7, 4, 5, 3),

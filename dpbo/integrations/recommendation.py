@@ -21,13 +21,13 @@ class Recommendation:
     """A released point and its posterior mean.
 
     Attributes:
-        parameters: the point decoded by the Space, ready for an estimator.
+        params: the point decoded by the Space, ready for an estimator.
         x: the point, `d`; `objective(x.unsqueeze(0))` of a separate PrivateObjective releases its
             score.
         mean: its posterior mean, biased upward because it is the highest of several.
     """
 
-    parameters: dict[str, Any]
+    params: dict[str, Any]
     x: torch.Tensor
     mean: float
 

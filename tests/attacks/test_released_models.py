@@ -6,14 +6,11 @@ tell nothing of a record: whatever does is read elsewhere.
 """
 
 import contextlib
-import dataclasses
 import functools
 import io
 import math
-import operator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -99,39 +96,16 @@ def looked_up(table):
     return Through(lambda self, rows: self.table(words(rows)).flatten(1), table=table)
 
 
-def shortened(layer, rows):
-    return nn.functional.embedding(words(rows), layer.table.weight, max_norm=0.1).flatten(1)
-
-
 KINDS: dict[str, Any] = {
     "batch norm": lambda: nn.BatchNorm1d(4),
     "batch norm, frozen": lambda: nn.BatchNorm1d(4).requires_grad_(False),
     "batch norm without parameters": lambda: nn.BatchNorm1d(4, affine=False),
-    "batch norm without parameters or statistics": lambda: nn.BatchNorm1d(
-        4, affine=False, track_running_stats=False
-    ),
-    "batch norm of several processes": lambda: nn.SyncBatchNorm(4, affine=False),
-    "batch norm in a list": lambda: Through(
-        lambda self, rows: self.hidden[0](rows), hidden=[nn.BatchNorm1d(4, affine=False)]
-    ),
-    "batch norm that forward trains": lambda: Through(
-        lambda self, rows: self.norm.train()(rows), norm=nn.BatchNorm1d(4, affine=False).eval()
-    ),
     "instance norm": lambda: nn.Sequential(
         nn.Unflatten(1, (2, 2)), nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten()
     ),
-    "observer": torch.ao.quantization.MinMaxObserver,
-    "fake quantisation": torch.ao.quantization.FakeQuantize,
     "embedding": lambda: looked_up(nn.Embedding(10, 4, max_norm=0.1)),
-    "embedding bag": lambda: looked_up(nn.EmbeddingBag(10, 4, max_norm=0.1).requires_grad_(False)),
-    "embedding by function": lambda: Through(
-        shortened, table=nn.Embedding(10, 4).requires_grad_(False)
-    ),
     "buffer": lambda: Keeps(lambda self, seen: self.mean.fill_(seen)),
     "new buffer": lambda: Keeps(lambda self, seen: setattr(self, "mean", torch.full((4,), seen))),
-    "spectral norm": (
-        lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)).requires_grad_(False)
-    ),
 }
 
 
@@ -206,14 +180,6 @@ def test_a_layer_that_keeps_its_records_is_refused_by_name(kind):
     assert tuned(KINDS[kind]) is None, "neither without the trial"
 
 
-@attack("A31")
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_engine_takes_no_step_and_charges_nothing_with_such_a_layer(kind):
-    engine = Engine()
-    with engine.refuses("^module"):
-        train(engine, KINDS[kind])
-
-
 def gives_on(layer, rows, out):
     """A hook that does nothing."""
 
@@ -227,13 +193,11 @@ def hooked():
 HONEST: dict[str, Any] = {
     "nothing": nn.Identity,
     "dropout": lambda: nn.Dropout(0.3),
-    "group norm": lambda: nn.GroupNorm(2, 4),
     "instance norm": lambda: nn.Sequential(
         nn.Unflatten(1, (2, 2)), nn.InstanceNorm1d(2), nn.Flatten()
     ),
     "public statistics": lambda: nn.BatchNorm1d(4).requires_grad_(False).eval(),
     "a mean that it keeps": lambda: Keeps(lambda self, seen: setattr(self, "kept", seen)),
-    "constants": lambda: Keeps(lambda self, seen: None, array=np.ones(3), held=[1, "a", math.nan]),
     "words": lambda: looked_up(nn.Embedding(10, 4)),
     "hook": hooked,
 }
@@ -306,7 +270,6 @@ def test_a_private_selection_releases_no_trained_module_but_the_rebuilt_one(kept
 
 PAID: dict[str, Any] = {
     "its events by hand": (STEPS,),
-    "another configuration": (dataclasses.replace(CONFIG, epochs=1),),
     "itself": (CONFIG,),
     "itself, and more": (GaussianEvent(1e4), CONFIG),
 }
@@ -363,8 +326,6 @@ def test_hidden_runs_leave_no_table_among_the_protected_ones():
 MIXED = {
     "mean": lambda _, rows: rows - rows.mean(0),
     "normalised": lambda _, rows: nn.functional.batch_norm(rows, None, None, training=True),
-    "sorted": lambda _, rows: rows.sort(0).values,
-    "rolled": lambda _, rows: rows + 0.1 * rows.roll(1, 0),
     "attention": lambda _, rows: torch.softmax(rows @ rows.T, 1) @ rows,
 }
 
@@ -381,9 +342,7 @@ def test_code_that_mixes_the_records_of_a_sample_is_refused_whatever_they_are(ki
 
 
 @attack("A31")
-@pytest.mark.parametrize(
-    "thing", [None, 0.7, SEEN, nn.Linear(4, 2), {"weight": SEEN}, [nn.Linear(4, 2)], SEEN.numpy()]
-)
+@pytest.mark.parametrize("thing", [None, nn.Linear(4, 2), {"weight": SEEN}])
 def test_a_fit_that_returns_anything_but_its_model_gives_none(thing):
     with pytest.raises(UsageError, match="make_private's module"):
         tuned(try_first=True, returned=[thing])
@@ -407,8 +366,6 @@ def test_layers_that_are_known_are_refused_before_a_forward_pass(kind):
 
 WRITES = {
     "in place": lambda bias: bias.add_(SEEN.mean()),
-    "item": lambda bias: operator.setitem(bias, 0, float(SEEN.mean())),
-    "out": lambda bias: torch.add(SEEN[0, : len(bias)], 1.0, out=bias),
     "other memory": lambda bias: setattr(bias, "data", torch.full_like(bias, float(SEEN.mean()))),
 }
 

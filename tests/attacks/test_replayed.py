@@ -8,7 +8,6 @@ reading them.
 
 import importlib
 import inspect
-import re
 from typing import Any
 
 from dpbo import objective as objective_module
@@ -168,20 +167,3 @@ def test_every_export_is_replayed_or_public():
 def test_the_named_replays_exist_and_try_both():
     for name, node in REPLAYED.items():
         assert {"A6", "A7"} <= marks_of(node), name
-
-
-def test_every_way_of_searching_is_replayed():
-    """DPSearch's strategies, and Ax's and Optuna's loops, by the tests' own cases."""
-    from dpbo.search.search import NAMES
-    from dpbo.search.strategies import BY_NAME
-    from tests.integration import test_search, test_search_small
-
-    given = [case.values[0] for case in test_search_small.WAYS]
-    for module in (test_search, test_search_small):
-        test = module.test_nothing_but_releases_steers_it
-        (cases,) = (mark for mark in test.pytestmark if mark.name == "parametrize")
-        assert re.search("replay", inspect.getsource(test))
-        if module is test_search:
-            given += [case.values[0].get("strategy", "bo") for case in cases.args[1]]
-    assert {getattr(one, "name", one) for one in given} == set(NAMES)
-    assert {*NAMES, "free"} == set(BY_NAME)

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import dpbo
-from dpbo.__main__ import main
 from dpbo.records.protected_records import RepeatedRecordsWarning, protected_tables
 from tests.attacks.marks import attack, slip
 from tests.setups import owner
@@ -182,20 +181,6 @@ def test_a_ledger_that_was_moved_goes_on_and_a_copy_does_not(run, tmp_path, monk
     assert "Nothing was charged" in run("dataset='a', ledger='copy.db'").err
 
 
-def test_a_damaged_file_of_charged_tables_may_be_deleted_and_the_ledgers_beside_it_count(
-    run, tmp_path, caplog
-):
-    """The advice was another folder, where `dataset=` alone began its budget again."""
-    first = float(run("dataset='a'").out.split()[-1])
-    tables = tmp_path / "state" / "tables.db"
-    tables.write_bytes(b"x" * 4096)
-    assert run("dataset='a'").out
-    assert "file is not a database" in caplog.text
-    assert "Where the file is damaged, delete it alone" in caplog.text
-    tables.unlink()
-    assert float(run("dataset='a'").out.split()[-1]) == pytest.approx(first * 3**0.5)
-
-
 @slip(
     "`DPBO_STATE` is a relative path, so that each working folder has ledgers of its own",
     "refused by name",
@@ -217,12 +202,6 @@ def test_without_a_home_a_ledger_in_memory_goes_on_and_a_named_one_asks_for_a_fo
     assert "a second ledger over the same records would not be noticed" in caplog.text
     assert "LedgerUnavailable" in (found := run("dataset='a'").err)
     assert "DPBO_STATE" in found
-
-
-def test_a_folder_of_a_data_sets_name_does_not_hide_its_ledger(run, tmp_path):
-    assert run("dataset='customers'").out
-    (tmp_path / "customers").mkdir()
-    assert main(["ledger", "show", "customers"]) == 0
 
 
 def test_only_the_owner_reads_which_tables_were_charged(run):

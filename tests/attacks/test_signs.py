@@ -47,18 +47,15 @@ def test_scores_are_maximised_and_losses_minimised():
     assert (chosen.x - BEST).abs().max() < 0.21
 
 
-@pytest.mark.parametrize(("scoring", "least"), [("accuracy", 0.95), ("neg_log_loss", -0.3)])
-def test_a_search_keeps_the_better_model(scoring, least):
-    """Labels that a tree of depth 1 can tell, and one of depth 8 with huge leaves cannot: scores
-    and losses, both maximised.
-    """
+def test_a_search_keeps_the_better_model():
+    """Labels that a tree of depth 1 can tell, and one with huge leaves cannot: a loss, negated."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(1200, 2))
     y = (X[:, 0] > 0).astype(int)
     space = {"min_samples_leaf": scipy.stats.randint(1, 200), "max_depth": [1, 2]}
-    settings = of(n_iter=6, scoring=scoring, privacy=Privacy(allow_repeated=True))
+    settings = of(n_iter=6, scoring="neg_log_loss", privacy=Privacy(allow_repeated=True))
     guess = DecisionTreeClassifier(max_depth=1, min_samples_leaf=201, random_state=0)
     search = DPSearch(guess, space, budget=Budget(50.0, 1e-6), **settings)
     search.fit(X[:400], y[:400], X[400:], y[400:])
-    assert get_scorer(scoring)(search.best_estimator_, X[400:], y[400:]) >= least
+    assert get_scorer("neg_log_loss")(search.best_estimator_, X[400:], y[400:]) >= -0.3
     assert search.best_gain_ > 0.0, "a default model of one leaf"

@@ -3,7 +3,6 @@ Each attack here won once.
 """
 
 import contextlib
-import datetime
 import decimal
 import math
 from typing import Any
@@ -14,8 +13,6 @@ import pytest
 import torch
 from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, OrdinalEncoder
 
 from dpbo import DPSearch, Privacy, PrivacyUnit, Source
 from dpbo.errors import InputError, ScoreError, UsageError
@@ -23,9 +20,8 @@ from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import ClippedMean, ClippedSum, IntegerSum
 from dpbo.records.form import Form
 from dpbo.records.view import PrivateView
-from dpbo.search import Choice
 from tests.attacks.marks import attack
-from tests.attacks.setups import EXACT, NOISE, TERMS, of, owner
+from tests.attacks.setups import EXACT, TERMS, of, owner
 
 pytestmark = attack("A34")
 ROWS = 6
@@ -34,30 +30,17 @@ HOSTILE: list[Any] = [
     math.nan,
     math.inf,
     2**70,
-    10**400,
     "a word",
-    "7",
     "",
-    "x" * 10_000,
-    "a new category",
     b"bytes",
     True,
-    -0.0,
     1j,
-    complex(2.0, 0.0),
     pd.Timestamp("2020-05-05", tz="Asia/Tokyo"),
-    datetime.date(2020, 1, 1),
-    datetime.timedelta(1),
     np.datetime64("9999-01-01"),
-    pd.NaT,
     pd.NA,
     decimal.Decimal("1.5"),
-    decimal.Decimal("sNaN"),
     (1, 2),
-    [1, [2]],
-    {"a": 1},
     np.float32(3.0),
-    np.int8(2),
     object(),
 ]
 
@@ -70,56 +53,24 @@ def public_table():
         {
             "whole": [1, 2, 3, 1, 2, 7],
             "float": [0.5, 1.0, math.nan, 2.0, 3.0, 0.5],
-            "small": np.array([1, 2, 3, 4, 5, 6], dtype=np.float32),
             "flag": [True, False, True, True, False, False],
             "text": ["a", "b", "c", "7", "b", "a word"],
             "object": pd.Series(["x", "y", None, "x", "y", "x"], dtype=object),
-            "flags": pd.Series([True, None, False, True, True, False], dtype=object),
             "counts": pd.Series([1, None, 2, 3, 3, 1], dtype=object),
             "category": pd.Categorical(["u", "v", "w", "u", None, "v"], categories=["w", "u", "v"]),
-            "ordered": pd.Categorical(
-                [3.0, 1.0, 2.0, 1.0, 1.0, 3.0], categories=[3.0, 1.0, 2.0], ordered=True
-            ),
-            "code": pd.Categorical([30, 10, 20, 10, 10, 30]),
             "zoned": dates.tz_localize("Europe/Berlin"),
             "date": dates,
-            "duration": pd.to_timedelta([1, 2, 3, 1, 2, 3], unit="h"),
             "absent": [math.nan] * ROWS,
         }
     )
 
 
 PUBLIC = public_table()
-ENCODERS = [
-    OneHotEncoder(handle_unknown="ignore", sparse_output=False),
-    OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1),
-]
-for encoder in ENCODERS:
-    encoder.fit(PUBLIC[["whole", "text", "object", "code", "flag"]])
 
 
 def column_of(cells):
     """Cells of any kind, as they are."""
     return pd.Series(np.fromiter(cells, dtype=object, count=len(cells)), dtype=object)
-
-
-def seen(table):
-    """What encoders, joined texts and category codes make of each record, as text: equal texts are
-    equal bits.
-    """
-    words = table.astype(object).map(repr).agg("-".join, axis=1)
-    texts = (
-        table["whole"].astype(str)
-        + "-"
-        + table["text"].astype(str)
-        + table["object"]
-        + table["category"].astype(str)
-    )
-    codes = [table[name].cat.codes.map(str) for name in ("category", "ordered", "code")]
-    numbers = [encoder.transform(table[encoder.feature_names_in_]) for encoder in ENCODERS]
-    numbers.append(table[["whole", "float", "small"]].to_numpy())
-    rows = [[f"{part.dtype}{row.tobytes()}" for row in part] for part in numbers]
-    return [*zip(words, texts, *codes, *rows, strict=True)]
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -145,21 +96,7 @@ def test_one_cell_changes_no_other_record_of_a_column(name):
             assert unfit.sum() == unfit[1], hostile
 
 
-def test_encoders_texts_and_codes_of_other_records_keep_their_bits():
-    form = Form.of(PUBLIC)
-    expected = seen(form.cast(PUBLIC)[0])
-    for hostile in HOSTILE[::3]:
-        table = PUBLIC.astype(object)
-        for name in PUBLIC:
-            cells = list(PUBLIC[name])
-            cells[1] = hostile
-            table[name] = column_of(cells)
-        found = seen(form.cast(table)[0])
-        assert found[:1] + found[2:] == expected[:1] + expected[2:], hostile
-
-
 ARRAYS = {
-    "whole numbers": np.array([1, 2, 3, 1]),
     "floats": np.array([[0.5, 1.0], [2.0, 3.0], [1.0, 1.0], [0.0, 2.0]]),
     "words": np.array(["a", "b", "c", "a"]),
     "objects": np.array([["a", "1"], ["b", "2"], ["c", None], ["a", "1"]], dtype=object),
@@ -167,7 +104,6 @@ ARRAYS = {
         ["2020-01-01", "2021-01-01", "2020-01-01", "2022-01-01"], dtype="datetime64[s]"
     ),
     "series": pd.Series([1, 2, 3, 1], name="age"),
-    "words in a series": pd.Series(["a", "b", "c", "a"]),
 }
 
 
@@ -233,9 +169,7 @@ FRAME = PUBLIC[["whole", "float"]]
         pytest.param(FRAME["whole"], id="column"),
         pytest.param((FRAME, np.zeros(ROWS)), id="in a tuple"),
         pytest.param({"a": {"b": (np.zeros(ROWS), FRAME)}}, id="in dicts"),
-        pytest.param(np.array(["a"] * ROWS), id="words"),
         pytest.param(np.array([1, None] * 3, dtype=object), id="objects"),
-        pytest.param(np.zeros(ROWS, dtype=[("a", "i4")]), id="structured"),
         pytest.param(Source(lambda: FRAME), id="source"),
     ],
 )
@@ -248,12 +182,11 @@ def test_without_public_records_no_form_that_follows_from_all_cells_is_taken(rec
     "records",
     [
         np.zeros(ROWS),
-        np.arange(ROWS),
         torch.zeros(ROWS),
         [{"a": 1}] * ROWS,
         csr_matrix(np.eye(ROWS)),
     ],
-    ids=["floats", "whole numbers", "tensor", "list", "sparse"],
+    ids=["floats", "tensor", "list", "sparse"],
 )
 def test_records_of_one_dtype_need_no_public_form(records):
     owner(records)
@@ -267,10 +200,8 @@ def test_a_form_without_rows_is_a_public_form():
     "column",
     [
         pytest.param(pd.Series([1, None], dtype="Int64"), id="nullable numbers"),
-        pytest.param(pd.Series([True, None], dtype="boolean"), id="nullable flags"),
         pytest.param(pd.Series(pd.arrays.SparseArray([0, 1])), id="sparse"),
         pytest.param(pd.Series(pd.Categorical([1, None], categories=[1, 2])), id="categories"),
-        pytest.param(pd.Series(pd.period_range("2020", periods=2, freq="D")), id="periods"),
     ],
 )
 def test_a_public_form_whose_dtype_follows_from_missing_values_is_refused(column):
@@ -278,16 +209,13 @@ def test_a_public_form_whose_dtype_follows_from_missing_values_is_refused(column
         Form.of(column.to_frame("age"))
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_a_table_of_floats_is_cast_as_its_columns_are(dtype):
     """All cells at once, where a column of text beside them has each column cast by itself."""
     odd = [None, "1e3", "text", decimal.Decimal("0.1"), True, 10**30, float("inf"), 1e-8]
     tables = [
         pd.DataFrame({"a": odd, "b": odd[::-1]}, dtype=object),
-        pd.DataFrame({"a": [1, 2**62 + 1], "b": [True, False]}),
         pd.DataFrame({"b": [0.1, np.nan], "a": np.array([1e-45, 7.0], dtype="float32"), "z": 1}),
-        pd.DataFrame({"a": pd.array([1, None], dtype="Int64"), "b": [1.0, 2.0]}),
-        pd.DataFrame({"a": pd.Series([], dtype=object), "b": pd.Series([], dtype=object)}),
     ]
     public = pd.DataFrame({"a": [0.5], "b": [0.25]}, dtype=dtype)
     for table in tables:
@@ -320,8 +248,8 @@ def test_a_column_that_lacks_is_named_and_a_private_one_is_not():
 
 @pytest.mark.parametrize(
     "public",
-    [PUBLIC.to_numpy(), PUBLIC["whole"], [1] * ROWS, torch.zeros(ROWS), (PUBLIC,), {"a": PUBLIC}],
-    ids=["array", "column", "list", "tensor", "tuple", "dict"],
+    [PUBLIC.to_numpy(), [1] * ROWS, (PUBLIC,), {"a": PUBLIC}],
+    ids=["array", "list", "tuple", "dict"],
 )
 def test_a_public_form_of_another_kind_is_refused(public):
     with pytest.raises(UsageError, match=r"^schema"):
@@ -392,55 +320,6 @@ def test_the_outcome_of_an_unfit_record_is_the_worst():
     assert number(outcome._evaluate(viewed(), None)) + outcome.affine(4)[0][0] == 50.0
 
 
-def test_a_search_scores_other_records_as_if_the_odd_one_were_not_there():
-    """The text of an age, one-hot encoded: with one missing age all became "41.0", which no
-    training record has.
-    """
-    ages = np.random.default_rng(0).integers(20, 40, 400)
-    told: list[Any] = []
-    train = pd.DataFrame({"age": ages[:100]})
-    labels = (ages > 30).astype(int)
-    model = make_pipeline(
-        FunctionTransformer(lambda X: X.astype(str)),
-        OneHotEncoder(handle_unknown="ignore"),
-        LogisticRegression(),
-    )
-
-    def scoring(model, X, y):
-        told.append(model.predict_proba(X)[np.arange(len(y)), y])
-        return told[-1]
-
-    def scored(X, y):
-        told.clear()
-        settings = of(
-            strategy=Choice(candidates=None),
-            n_iter=2,
-            scoring=scoring,
-            privacy=Privacy(allow_repeated=True),
-        )
-        space = {"logisticregression__C": [1.0, 2.0]}
-        search = DPSearch(model, space, budget=TERMS["budget"], score_range=(0.0, 1.0), **settings)
-        search.fit(train, labels[:100], X, y)
-        return [scores for scores in told if len(scores) == 300]
-
-    private = pd.DataFrame({"age": ages[100:]})
-    own = labels[100:]
-    expected = scored(private, own)
-    assert expected
-    for odd, container in (
-        (None, pd.Series),
-        ("forty", list),
-        (10**30, lambda label: np.array(label, dtype=object)),
-    ):
-        cells = private["age"].tolist()
-        label = own.tolist()
-        cells[3] = odd
-        label[5] = odd
-        found = scored(pd.DataFrame({"age": cells}), container(label))
-        for before, after in zip(expected, found, strict=True):
-            assert np.array_equal(np.delete(before, [3, 5]), np.delete(after, [3, 5])), odd
-
-
 @attack("A5", "A26")
 def test_a_label_that_no_training_record_has_is_the_worst_score_of_its_record():
     """It is not refused: that would tell of the record."""
@@ -477,17 +356,8 @@ def test_one_table_whose_dtypes_follow_from_both_parts_is_not_split():
             DPSearch(LogisticRegression(), {"C": [1.0, 2.0]}, **settings).fit(table, labels)
 
 
-def test_the_release_of_a_table_with_an_odd_cell_works_from_end_to_end():
-    private = pd.DataFrame({"age": [1, 2, None]})
-    release = owner(private, example=AGES).release(
-        ClippedSum(joined, score_range=(0.0, 1.0)), NOISE
-    )
-    assert release.value.isfinite().all()
-
-
 GROUPED = {
     "mean of a group": lambda table: table.groupby("zip")["income"].transform("mean") > 50.0,
-    "rank in a group": lambda table: table.groupby("zip")["income"].rank() > 1.0,
     "largest of a group": lambda table: (
         table["income"] >= table.groupby("zip")["income"].transform("max")
     ),

@@ -2,8 +2,9 @@
 constant twice too small or too large fails.
 
 Exact answers, in whole numbers, of the worst pair reach 0.995 of what is declared and never more;
-`2B` where `B` was meant, or the reverse, is a factor of two. Through the whole algorithm the same
-pairs reach the claim in test_audits_whole_runs.py.
+`2B` where `B` was meant, or the reverse, is a factor of two. The pairs of EM are in
+tests/unit/papers/test_em_*.py. Through the whole algorithm such pairs reach the claim in
+test_audits_whole_runs.py.
 """
 
 import math
@@ -13,10 +14,7 @@ import torch
 
 from dpbo import Adjacency
 from dpbo.gibo import ClippedGradient
-from dpbo.papers.em.mixture_moments import MixtureMoments
-from dpbo.papers.em.point_sums import ClusterSums, SecondMoment, VectorSum
 from dpbo.queries import CandidateScores, CellMeans, ClippedMean, ClippedSum, QuantileUtilities
-from dpbo.queries.ball import Ball
 from dpbo.testing.query_contract import moved
 from tests.attacks.marks import attack
 from tests.attacks.setups import first_column, itself
@@ -25,9 +23,6 @@ from tests.contracts.bases import exact_sum
 pytestmark = attack("A9")
 REPLACE = Adjacency.REPLACE_ONE
 ADD = Adjacency.ADD_OR_REMOVE_ONE
-BALL = Ball(1.0)
-# Two components that share no record far from the middle.
-SPLIT = torch.tensor([[0.0, 50.0, 0.0, 0.0, 0.0, 0.0], [0.0, -50.0, 0.0, 0.0, 0.0, 0.0]]).double()
 
 
 def column(*numbers):
@@ -39,9 +34,6 @@ def gradient(d):
     return ClippedGradient(first_column, column(0.0), weights=weights, clip=0.7, divisor=1.0)
 
 
-FAR = [9.0, 0.0]
-MIDDLE = [0.5, 0.0]
-ROUND = [9 * math.cos(2 * math.pi / 3), 9 * math.sin(2 * math.pi / 3)]
 METRICS = ClippedMean(itself, score_range=[(0.0, 1.0)] * 2, divisor=9.0)
 CELLS = CellMeans(lambda _, r: r[:, 0].long(), cells=3, divisor=9.0)
 CANDIDATES = CandidateScores(
@@ -73,61 +65,6 @@ CASES = {
     "gradient": (gradient(1), "l2", 1.4, 0.7, [9.0], [-9.0], [9.0]),
     "gradient of 5": (gradient(5), "l2", 1.4, 0.7, [9.0], [-9.0], [-9.0]),
     "cells": (CELLS, "l2", None, None, [0.0], [2.0], [1.0]),
-    "clusters": (
-        ClusterSums(2, ball=BALL, centers=torch.tensor([MIDDLE, [-0.5, 0.0]]).double()),
-        "l2",
-        2.0,
-        2**0.5,
-        FAR,
-        [-9.0, 0.0],
-        FAR,
-    ),
-    "one cluster": (
-        ClusterSums(2, ball=BALL, centers=torch.zeros(1, 2).double()),
-        "l2",
-        2.0,
-        2**0.5,
-        FAR,
-        [-9.0, 0.0],
-        FAR,
-    ),
-    "sum of vectors": (
-        VectorSum(2, ball=BALL, weights=(0.5, 1.0)),
-        "l2",
-        4.0,
-        5**0.5,
-        FAR,
-        [-9.0, 0.0],
-        FAR,
-    ),
-    "sum of nonnegative vectors": (
-        VectorSum(2, ball=BALL, weights=(0.5, 1.0), nonnegative=True),
-        "l2",
-        8**0.5,
-        5**0.5,
-        FAR,
-        [0.0, 9.0],
-        FAR,
-    ),
-    "second moment": (SecondMoment(2, ball=BALL), "l2", 2**0.5, 1.0, FAR, [0.0, 9.0], FAR),
-    "one component": (
-        MixtureMoments(2, ball=BALL, natural=torch.zeros(1, 6).double()),
-        "l2",
-        4.5**0.5,
-        3**0.5,
-        FAR,
-        ROUND,
-        FAR,
-    ),
-    "two components": (
-        MixtureMoments(2, ball=BALL, natural=SPLIT),
-        "l2",
-        6**0.5,
-        3**0.5,
-        FAR,
-        [-9.0, 0.0],
-        FAR,
-    ),
     "candidates": (CANDIDATES, "linf", None, None, [1.0], [-1.0], [1.0]),
     "quantile": (
         QuantileUtilities(first_column, candidates=[0.0, 0.5, 1.0], quantile=0.5),

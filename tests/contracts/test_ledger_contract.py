@@ -3,7 +3,6 @@
 import pytest
 
 from dpbo.events import GaussianEvent
-from dpbo.ledger.entries import dump
 from dpbo.ledger.ledger import Ledger
 from tests.attacks.marks import attack
 from tests.contracts.ledger_contract import BIRTH, LedgerContract
@@ -27,17 +26,6 @@ class TestMemory:
     @pytest.fixture
     def url(self):
         return None
-
-
-def test_a_record_does_not_grow_with_the_ledger(tmp_path):
-    ledger = Ledger(str(tmp_path / "l.db"), BIRTH)
-    sizes = list[int]()
-    for number in range(10, 60):
-        ledger.reserve(f"plan {number}", EVENT, 2, {})
-        ledger.charge(f"plan {number}", EVENT, {}, f"plan {number}")
-        sizes.append(len(dump(ledger.head().body)))
-    assert set(sizes) == {sizes[0]}
-    assert ledger.used() == ledger.facts().used == {f"plan {number}": 1 for number in range(10, 60)}
 
 
 @attack("A16")

@@ -8,9 +8,8 @@ from fractions import Fraction
 
 import mpmath
 import numpy as np
-import pytest
 from scipy.special import logsumexp
-from scipy.stats import binomtest, chisquare, laplace
+from scipy.stats import binomtest, chisquare
 
 from dpbo.accounting import event_costs, renyi
 from dpbo.mechanisms import ThresholdedExponentialMechanism
@@ -87,20 +86,13 @@ class TestThresholdedExponential:
         seen = [found.count(j) for j in (0, 1, 2, 3, -1)]
         assert chisquare(seen, 20_000 * outcomes(levels, rate)).pvalue > LEVEL
 
-    def test_of_one_candidate_it_is_laplace_noise_and_a_threshold(self):
-        for level, risk in itertools.product((-50, 0, 30, 400), (0.01, 0.1, 0.5)):
-            rate = float(self.law(1.0).rate)
-            noise = laplace(scale=1 / (2 * rate))
-            expected = noise.sf(noise.isf(risk) - level)
-            assert outcomes([level], rate, risk)[0] == pytest.approx(expected)
-
     def neighbours(self, epsilon):
         """Laws before and after every utility moves by none or all of the sensitivity."""
         law = self.law(epsilon)
         s, rate = law.moves, float(law.rate)
         # where s is about 1 for one, two and three candidates
         near = round(math.log(1 / total_weight(3, 0.1)) / rate)
-        bases = range(near - 3 * s, near + 3 * s, max(1, s // 4))
+        bases = range(near - 3 * s, near + 3 * s, max(1, s // 2))
         for base, start in itertools.product(bases, ([0], [0, 0], [0, -9 * s], [0, -s, -s])):
             levels = base + np.array(start)
             before = outcomes(levels, rate)
@@ -120,14 +112,6 @@ class TestThresholdedExponential:
                     assert loss / (order - 1) <= charged * (1 + 1e-6)
             assert 0.99 * promised <= largest <= promised * (1 + 1e-9)
 
-    def test_its_loss_has_no_range_of_epsilon(self):
-        """So that a filter that trusted one, as for the exponential mechanism, would be wrong."""
-        for epsilon in (0.1, 1.0, 3.0):
-            law = self.law(epsilon)
-            level = round(math.log(1 / total_weight(1, 0.1)) / law.rate) - law.moves // 2
-            pair = [outcomes([each], float(law.rate)) for each in (level, level + law.moves)]
-            assert np.ptp(np.log(pair[0] / pair[1])) > 1.3 * epsilon
-
     def test_the_risk_is_attained_and_never_exceeded(self):
         """By its law, over utilities of which some are 0 or less; then as it is drawn, at the
         worst: the least epsilon, whose noise is a fifth larger than its multiplier says.
@@ -135,20 +119,20 @@ class TestThresholdedExponential:
         for count, risk in itertools.product((1, 2, 3, 17), (0.01, 0.1, 0.5)):
             worst = 0.0
             for good in range(count):
-                for utility in np.linspace(0.0, 8.0, 400):
+                for utility in np.linspace(0.0, 8.0, 100):
                     levels = [utility] * good + [0.0] * (count - good)
                     worst = max(worst, float(outcomes(levels, 1.0, risk)[good:-1].sum()))
             assert 0.95 * risk <= worst <= risk * (1 + 1e-9), (count, risk)
         for epsilon, levels, bad in ((0.01, [0], [0]), (0.01, [0] * 4, [0, 1, 2, 3])):
-            seen = self.drawn(epsilon, levels, 20_000, seed=3)
+            seen = self.drawn(epsilon, levels, 8_000, seed=3)
             expected = outcomes(levels, float(self.law(epsilon).rate))[:-1].sum()
-            assert binomtest(int(seen[bad].sum()), 20_000, expected).pvalue > LEVEL
+            assert binomtest(int(seen[bad].sum()), 8_000, expected).pvalue > LEVEL
         rate = float(self.law(0.01).rate)
         # the other three at 0, and s^2 = 3/2
         own = math.sqrt(1.5) - 0.75 * total_weight(4, 0.1)
         best = round(math.log(own * 4 / total_weight(4, 0.1)) / rate)
-        seen = self.drawn(0.01, [best, 0, 0, 0], 20_000, seed=4)
-        assert binomtest(int(seen[1:-1].sum()), 20_000, 0.1).pvalue > LEVEL
+        seen = self.drawn(0.01, [best, 0, 0, 0], 8_000, seed=4)
+        assert binomtest(int(seen[1:-1].sum()), 8_000, 0.1).pvalue > LEVEL
 
     def test_where_64_bits_do_not_decide_more_of_them_do(self):
         """A word next to the chance itself, and the ends of what words can say."""

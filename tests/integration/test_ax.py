@@ -79,7 +79,7 @@ def test_a_run_ends_when_the_plan_is_used_up():
     for x, trial in zip(loop.objective.history()[0], summary(loop), strict=True):
         shown = {name: trial[name] for name in SPACE.names}
         assert SPACE.decode(x) == pytest.approx(shown, rel=1e-9)
-    assert loop.recommended().parameters.keys() == {"rate", "shift"}
+    assert loop.recommended().params.keys() == {"rate", "shift"}
 
 
 def test_step_by_step():
@@ -178,7 +178,7 @@ def test_constraints_hold_for_proposals_and_for_the_recommendation():
     assert len(summary(loop)) == 3 - outside
     loop.run()
     assert all(trial["shift"] <= 1e-9 for trial in summary(loop))
-    assert loop.recommended().parameters["shift"] <= 1e-9
+    assert loop.recommended().params["shift"] <= 1e-9
 
 
 def test_every_kind_of_parameter():
@@ -206,7 +206,7 @@ def test_replay_of_an_experiment():
     def run(owner, records):
         loop = a_loop(5, owner=owner)
         loop.run()
-        return repr((summary(loop), sems(loop), loop.recommended().parameters))
+        return repr((summary(loop), sems(loop), loop.recommended().params))
 
     assert len(replay(run, RECORDS, neighbour, **TERMS)) == 5
 

@@ -264,7 +264,7 @@ def test_replay_of_a_study(tmp_path):
         study = a_study(f"sqlite:///{file}", NoiseAwareSampler(SPACE, seed=1, initial=3))
         study.optimize(TrialObjective(objective(owner, evaluations=4), SPACE))
         best = recommended_trial(study, SPACE)
-        return contents(file, owner.ledger), best.parameters, best.mean
+        return contents(file, owner.ledger), best.params, best.mean
 
     assert len(replay(run, RECORDS, neighbour, **TERMS)) == 4
 
@@ -382,7 +382,7 @@ def test_a_trial_outside_the_space_costs_nothing_and_stops_no_later_one():
     )
     study.optimize(private)
     assert len(released(private)) == 5
-    assert recommended_trial(study, SPACE).parameters["rate"] <= 1e1
+    assert recommended_trial(study, SPACE).params["rate"] <= 1e1
 
 
 def test_the_luckiest_trial_is_not_recommended():
@@ -446,8 +446,8 @@ def test_a_trial_that_breaks_a_constraint_is_not_recommended(
     study.optimize(lambda trial: told_how(private, trial))
     assert len(study.trials) == 9
     best = recommended_trial(study, SPACE)
-    assert size(best.parameters) <= 0
-    assert size(recommended(SPACE, *private.objective.history()).parameters) > 0, "no power"
+    assert size(best.params) <= 0
+    assert size(recommended(SPACE, *private.objective.history()).params) > 0, "no power"
     highest = max(trial.value for trial in study.trials if size(trial.params) <= 0)
     assert best.mean == pytest.approx(highest, abs=1e-2)
     shown = ReleasedValues.of(study)

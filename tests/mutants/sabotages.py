@@ -396,8 +396,8 @@ SABOTAGES = (
     Sabotage(
         "kept places of narrow records answer a question about wider ones",
         where="dpbo.papers.em.point_sums:ClusterSums._total_of_view",
-        old="view.keep((self.ball, self.dimension, resolution.bits, rows), places)",
-        new="view.keep((self.ball, resolution.bits, rows), places)",
+        old="key = (self.ball, self.box, self.dimension, resolution.bits, rows)",
+        new="key = (self.ball, self.box, resolution.bits, rows)",
         test=(
             "tests/unit/papers/test_em_point_sums.py"
             "::test_kept_places_of_narrow_records_answer_no_question_about_wider_ones"
@@ -1284,7 +1284,7 @@ SABOTAGES = (
         ),
         test=(
             "tests/unit/dpsgd/test_private_selection.py"
-            "::test_scores_inside_carry_the_noise_that_is_charged[Adjacency.REPLACE_ONE-0.01]"
+            "::test_scores_inside_carry_the_noise_that_is_charged"
         ),
     ),
     Sabotage(

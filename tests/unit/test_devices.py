@@ -4,7 +4,6 @@ else on a device that is not there.
 
 import copy
 import math
-from functools import partial
 
 import pytest
 import scipy.stats
@@ -27,7 +26,7 @@ from dpbo.acquisition import (
     suggest_in_trust_region,
     suggest_pareto,
 )
-from dpbo.acquisition.expected_improvement import best_point, pareto_front, posterior_mean
+from dpbo.acquisition.expected_improvement import best_point, pareto_front
 from dpbo.algorithms import AsynchronousBO, search_then_choose
 from dpbo.errors import InputError
 from dpbo.gibo import (
@@ -37,7 +36,6 @@ from dpbo.gibo import (
     GradientInformation,
     GradientPosterior,
     choose_start,
-    posterior_of_one_unit,
     replicate,
     suggest_gradient_points,
 )
@@ -48,14 +46,14 @@ from dpbo.models.builders import unfitted_gp
 from dpbo.models.kernels import kernel_derivatives
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, embedding
 from dpbo.papers.em.mixture_moments import MixtureMoments
-from dpbo.papers.em.point_sums import ClusterSums, SecondMoment, VectorSum
+from dpbo.papers.em.point_sums import ClusterSums, VectorSum
 from dpbo.papers.kusner import KusnerSearch
 from dpbo.papers.po_gp_ucb import Modeler, RowTable
 from dpbo.queries import CandidateScores, CellMeans, ClippedMean, QuantileUtilities
 from dpbo.queries.ball import Ball
 from dpbo.testing import SeededEntropy
 from tests.setups import DOUBLE, EXACT, box
-from tests.shadow import MixedDevices, Shadow
+from tests.shadow import Shadow
 from tests.unit.algorithms.test_asynchronous import AtOnce
 
 pytestmark = pytest.mark.gpu
@@ -91,7 +89,6 @@ def made(build, *args):
 
 THETA = torch.full((3,), 0.5, dtype=DOUBLE)
 BOX = box(3)
-RUNS = torch.Size([2])
 X = draw(4, 3)
 WEIGHTS = draw(3, 4) - 0.5
 BALL = Ball(1.0)
@@ -326,11 +323,7 @@ THERE = {
         at, at.put(X), curator(at, Adjacency.ADD_OR_REMOVE_ONE), divisor=300.0
     ),
     "DPGIBO": lambda at: gibo(at, at.put(BOX), start=at.put(THETA)),
-    "DPGIBO of the paper": lambda at: gibo(
-        at, at.put(BOX), kernel=rbf(), settings=GIBOSettings.paper()
-    ),
     "replicas": lambda at: replicas(at, GIBOSettings.recommended()),
-    "replicas of the paper": lambda at: replicas(at, GIBOSettings.paper()),
     "DPGIBO with a tolerance": lambda at: gibo(
         at, at.put(BOX), settings=GIBOSettings(tolerance=2.1)
     ),
@@ -338,11 +331,9 @@ THERE = {
         curator(at), loss, at.put(X), loss_range=(0.0, 3.0), budget=0.1
     ),
     "gradient points": lambda at: points(at, bounds=at.put(BOX), start=at.put(X[:3])),
-    "gradient points in a box on the CPU": lambda at: points(at, bounds=BOX, start=X[:3]),
     "gradient points, turned": lambda at: points(
         at, matern(), generator=torch.Generator().manual_seed(0)
     ),
-    "gradient points, any kernel": lambda at: points(at, made(RQKernel), steps=3),
     "fewest gradient points": lambda at: fewest_gradient_points(
         posterior(at), at.put(THETA), 0.5, bounds=BOX
     ),
@@ -350,12 +341,8 @@ THERE = {
     "gradient posterior": (
         lambda at: placed_gradient_gp(at).gradient_posterior(at.put(draw(2, 3))).mean.detach()
     ),
-    "finite, RBF": lambda at: finite(at, rbf()),
     "finite, Matern": lambda at: finite(at, matern()),
     "finite, any kernel": lambda at: finite(at, made(RQKernel)),
-    "finite, runs": lambda at: finite(at, rbf(), batch_shape=(2,)),
-    "finite, a kernel a run": lambda at: finite(at, made(partial(RBFKernel, batch_shape=RUNS))),
-    "finite, any kernel a run": lambda at: finite(at, made(partial(RQKernel, batch_shape=RUNS))),
     "finite, rows of their own": lambda at: finite(
         at, noisy_inputs(rbf(), 0.01, dimension=3), batch_shape=(2,)
     ),
@@ -371,19 +358,14 @@ THERE = {
         q=1,
         choices=at.put(draw(9, 3)),
     )[0],
-    "GPUCB of runs": lambda at: GPUCB(
-        finite_gp(at, matern(), batch_shape=(2,)), SrinivasFinite(count=50, delta=0.1)
-    ).best_of(at.put(draw(9, 3)), 3),
     "suggest": lambda at: suggest(LINE, *released(at), seed=0, pending=at.put(draw(1, 1))),
     "suggest beside points on the CPU": proposed,
     "suggest, steps and categories": mixed,
     "trust region": lambda at: suggest_in_trust_region(LINE, *released(at), initial=2, seed=0),
-    "trust region's design": lambda at: suggest_in_trust_region(LINE, *released(at), seed=0),
     "Pareto": pareto,
     "Pareto front": lambda at: (lambda X, Y, Yvar: pareto_front(LINE, X, Y, Yvar, -X[:, :1]))(
         *released(at)
     ),
-    "posterior mean": lambda at: posterior_mean(LINE, *released(at)),
     "suggest by a sparse model": lambda at: suggest(LINE, *released(at), seed=0, model=sparse_gp),
     "guided by a prior": guided,
     "placed": lambda at: MIXED.placed(at.put(X)),
@@ -408,19 +390,11 @@ HERE = {
     "clipped gradient": lambda at: ask(
         at, ClippedGradient(loss, at.put(X), weights=at.put(WEIGHTS), clip=1.0)
     ),
-    "clipped gradient of points on the CPU": lambda at: ask(
-        at, ClippedGradient(loss, X, weights=WEIGHTS, clip=1.0)
-    ),
-    "a model's gradient": lambda at: ask(
-        at,
-        posterior_of_one_unit(model(at)).gradient_query(at.put(THETA), at.put(X), loss, clip=1.0),
-    ),
     "a model's released gradient": lambda at: (
         placed_gradient_gp(at)
         .release_gradient(curator(at), at.put(THETA), at.put(X), loss, clip=1.0, mechanism=EXACT)
         .value
     ),
-    "moments": lambda at: ask(at, MixtureMoments(3, ball=BALL, natural=draw(3, 10))),
     "moments in a ball of its own": lambda at: ask(
         at,
         MixtureMoments(
@@ -430,11 +404,7 @@ HERE = {
         ),
     ),
     "cluster sums": lambda at: ask(at, ClusterSums(3, ball=BALL, centers=at.put(X))),
-    "second moment": lambda at: ask(at, SecondMoment(3, ball=BALL)),
     "sum of vectors": lambda at: ask(at, VectorSum(3, ball=BALL, nonnegative=True)),
-    "tied moments": lambda at: ask(
-        at, MixtureMoments(3, ball=BALL, natural=draw(3, 10), covariance="tied")
-    ),
     "cells": lambda at: ask(at, CellMeans(cell, at.put(THETA), cells=3)),
     "a table's rows": lambda at: ask(at, RowTable([0.0] * 3, radius=1.0)),
     "candidates": lambda at: choose(
@@ -550,27 +520,6 @@ def test_what_holds_tensors_takes_a_dict_of_device_and_dtype(name, request):
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["posterior", "derivatives", "sample"])
-def test_what_needs_float64_goes_to_no_other_dtype(name):
-    with pytest.raises(InputError, match=r"^dtype=.* must be torch.float64, as all points"):
-        MOVED[name]({"dtype": torch.float32})
-
-
-def test_a_device_refuses_tensors_of_two_devices_and_lists_what_happens(device):
-    there = device.put(draw(2, 3))
-    here = draw(2, 3)
-    with pytest.raises(MixedDevices, match=r"^add at"):
-        there + here
-    assert (device.launches, device.syncs, device.uploads) == ([], [], [])
-    assert float((there * torch.tensor(2.0)).sum()) == 2.0 * float(here.sum()), (
-        "of no dimension, as CUDA takes it"
-    )
-    assert torch.equal(there[torch.tensor([1])].cpu(), here[[1]])
-    assert there[there > 2.0].shape == (0,)
-    assert [len(part) for part in (device.launches, device.syncs, device.uploads)] == [5, 3, 1]
-    assert torch.zeros(2, device=device.name).device == there.device
-
-
 def test_an_evaluation_waits_for_a_device_four_times_at_most(device):
     """Of these once for the trial of each model on two public records."""
     asked = PrivateObjective(
@@ -587,21 +536,6 @@ def test_an_evaluation_waits_for_a_device_four_times_at_most(device):
     assert len(device.syncs) <= 4, device.syncs
 
 
-def test_a_gradient_posterior_waits_for_a_device_twice_at_most(device):
-    found = posterior(device)
-    X_there = device.put(X)
-    theta = device.put(THETA)
-    for step in (
-        lambda: found.append(X_there),
-        lambda: found.conditioned_on(X_there),
-        lambda: found.weights(theta),
-        lambda: found.covariance(theta),
-    ):
-        device.forget()
-        step()
-        assert len(device.syncs) <= 2, device.syncs
-
-
 def test_a_search_for_gradient_points_waits_for_a_device_once_in_eight_steps(device):
     found = posterior(device)
     theta = device.put(THETA)
@@ -611,74 +545,6 @@ def test_a_search_for_gradient_points_waits_for_a_device_once_in_eight_steps(dev
             suggest_gradient_points(found, theta, 4, bounds=bounds, steps=steps, close=1e-300)
             assert len(device.syncs) <= 5 + math.ceil(steps / 8), device.syncs
             assert len(device.uploads) <= 5, device.uploads
-
-
-def test_the_fewest_points_wait_for_each_number_that_is_tried(device):
-    found = posterior(device)
-    theta = device.put(THETA)
-    device.forget()
-    assert len(fewest_gradient_points(found, theta, 1e-9, 4, steps=8)) == 4
-    # 1, 2 and 4 points
-    assert len(device.syncs) <= 3 * 6, device.syncs
-
-
-def test_fifty_runs_start_no_more_of_a_devices_work_than_one_and_wait_no_more(device):
-    history = draw(50, 6, 3)
-    thetas = draw(50, 3)
-
-    def work(runs):
-        """Launches and waits of each step."""
-        found = GradientPosterior(device.put(rbf()), 1e-4)
-        X_there, more, theta, start = (
-            device.put(part[runs]) for part in (history, draw(50, 4, 3), thetas, draw(50, 4, 3))
-        )
-        found.append(X_there)
-        model = device.put(made(GradientGP, history[runs], history[runs][..., :1]))
-        wanted = {"bounds": device.put(BOX), "start": start, "steps": 12, "close": 1e-300}
-        counts = {}
-        for name, step in {
-            "append": lambda: found.append(more),
-            "weights": lambda: found.weights(theta),
-            "covariance": lambda: found.covariance(theta),
-            "points": lambda: suggest_gradient_points(found, theta, 4, **wanted),
-            "information": lambda: GradientInformation(found, theta)(more),
-            "of a model": lambda: model.gradient_posterior(more),
-        }.items():
-            device.forget()
-            step()
-            counts[name] = (len(device.launches), len(device.syncs))
-        return counts
-
-    one = work(0)
-    for name, (launches, waits) in work(slice(None)).items():
-        assert launches <= one[name][0], name
-        assert waits <= one[name][1], name
-
-
-@pytest.mark.parametrize("kernel", ["RBF", "any", "rows of their own"])
-def test_fifty_runs_of_gp_ucb_cost_a_device_what_one_does_and_never_wait(device, kernel):
-    kernels = {
-        "RBF": rbf,
-        "any": lambda: made(RQKernel),
-        "rows of their own": lambda: noisy_inputs(rbf(), 0.01, dimension=3),
-    }
-    counts = []
-    for runs in ((), (50,)):
-        values = device.put(draw(*runs, 1)[..., 0])
-        model = FiniteGP(
-            device.put(draw(50, 3)), device.put(kernels[kernel]()), 1e-2, batch_shape=runs
-        )
-        chosen = model.argmax_upper(2.0)
-        device.forget()
-        for _ in range(3):
-            model.observe(chosen, values)
-            chosen = model.argmax_upper(2.0, exclude=chosen.unsqueeze(-1))
-        model.forget()
-        assert kernel == "any" or not device.syncs, device.syncs
-        model.observe(chosen, values)
-        model.posterior(device.put(draw(5, 3)))
-        counts.append([len(each) for each in (device.launches, device.syncs, device.uploads)])
-    assert counts[0] == counts[1]
 
 
 def test_what_does_not_fit_is_said(device):

@@ -4,50 +4,13 @@ import it.
 
 import sys
 
-import pytest
-import torch
-
-from tests.conftest import Module
 from tools import gpu
-
-
-@pytest.mark.parametrize(
-    ("library", "ci", "outcome"),
-    [
-        ("opendp", "", pytest.skip.Exception),
-        ("opendp", "1", pytest.Module.CollectError),
-        ("torch", "", pytest.Module.CollectError),
-        ("no_such_library", "", pytest.Module.CollectError),
-    ],
-)
-def test_a_library_that_dpbo_does_not_need_may_be_missing_but_not_in_ci(
-    library, ci, outcome, request, tmp_path, monkeypatch
-):
-    monkeypatch.setitem(sys.modules, library, None)
-    monkeypatch.setenv("CI", ci)
-    file = tmp_path / f"test_with_{library}.py"
-    file.write_text(f"import {library}\n")
-    with pytest.raises(outcome, match=library):
-        Module.from_parent(request.session, path=file).collect()
 
 
 def test_it_names_what_is_missing_or_too_old():
     lacking = ["torch>=99", "no-such-package>=1"]
     assert gpu.missing(["torch>=2.8", *lacking, "pytest"]) == lacking
     assert all(name in gpu.advice(lacking) for name in lacking)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="is for machines without a GPU")
-def test_without_a_gpu_it_says_so_and_leaves_no_results(tmp_path):
-    results = tmp_path / "results"
-    with pytest.raises(SystemExit, match="There is no GPU here"):
-        gpu.main(["--results", str(results)])
-    assert not results.exists()
-
-
-def test_a_folder_without_wheels_is_refused(tmp_path):
-    with pytest.raises(SystemExit, match="There are no wheels in"):
-        gpu.main(["--wheels", str(tmp_path)])
 
 
 def test_a_program_that_does_not_end_is_killed_and_its_output_kept(tmp_path):

@@ -55,10 +55,6 @@ def test_a_wrong_name_says_what_is_there(call, said):
     assert said in "".join(traceback.format_exception_only(raised.value))
 
 
-def test_a_name_that_lies_below_is_no_attribute():
-    assert not hasattr(dpbo, "tune")
-
-
 def test_a_budget_of_mu_is_that_of_gdp():
     budget = dpbo.Budget(mu=1, delta=1e-6)
     assert budget == dpbo.Budget.gdp(1.0, delta=1e-6)

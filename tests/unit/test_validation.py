@@ -5,7 +5,6 @@ costs.
 import collections
 import decimal
 import functools
-import json
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -19,7 +18,6 @@ from sklearn.model_selection import GridSearchCV
 
 import dpbo
 from dpbo import Curator, PrivacyUnit, Space, plan
-from dpbo.accounting import compose
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent
 from dpbo.gibo import DPGIBO, GIBOSettings
@@ -32,7 +30,7 @@ from dpbo.papers.po_gp_ucb import Modeler, RemoteOutcomes
 from dpbo.queries import ClippedMean
 from dpbo.validation import Count, Positive, Within, checked
 from tests.attacks.marks import attack
-from tests.setups import DOUBLE, EXACT, box, of, owner
+from tests.setups import DOUBLE, EXACT, box, owner
 
 pytestmark = attack("A5")
 Spread = Annotated[tuple[float, float], Within("(low, high)", lambda pair: pair[0] < pair[1])]
@@ -79,33 +77,12 @@ def query(score=score):
 
 
 GIVEN: list[tuple[str, Any, Any]] = [
-    *(("count", number, 3) for number in (np.int64(3), np.uint8(3), torch.tensor(3))),
-    *(
-        ("scale", number, 0.5)
-        for number in (
-            np.array(0.5),
-            torch.tensor(0.5),
-            np.float32(0.5),
-            np.float64(0.5),
-            Fraction(1, 2),
-        )
-    ),
-    *(
-        ("scale", np.int64(2), 2.0),
-        ("share", Fraction(1, 3), Fraction(1, 3)),
-        ("share", np.float32(0.25), 0.25),
-    ),
-    *(
-        ("ends", (np.float32(0.0), np.float64(2.0)), (0.0, 2.0)),
-        ("ends", np.array([0.0, 2.0]), (0.0, 2.0)),
-    ),
-    *(
-        ("ends", (0, Fraction(1, 2)), (0.0, 0.5)),
-        ("ends", [0, 1.0], (0.0, 1.0)),
-        ("scale", 2, 2.0),
-        ("weights", [np.float32(1.5), 2], [1.5, 2.0]),
-    ),
-    *(("weights", np.array([1.5, 2.0]), (1.5, 2.0)), ("weights", torch.tensor([0.5]), (0.5,))),
+    *(("count", number, 3) for number in (np.int64(3), torch.tensor(3))),
+    *(("scale", number, 0.5) for number in (np.array(0.5), torch.tensor(0.5), np.float32(0.5))),
+    *(("scale", Fraction(1, 2), 0.5), ("scale", 2, 2.0)),
+    *(("share", Fraction(1, 3), Fraction(1, 3)), ("share", np.float32(0.25), 0.25)),
+    *(("ends", np.array([0.0, 2.0]), (0.0, 2.0)), ("ends", (0, Fraction(1, 2)), (0.0, 0.5))),
+    *(("weights", [np.float32(1.5), 2], [1.5, 2.0]), ("weights", torch.tensor([0.5]), (0.5,))),
 ]
 
 
@@ -124,50 +101,14 @@ def test_numbers_of_other_libraries_become_pythons_own():
 
 def test_what_is_no_number_is_refused():
     wrong: dict[str, list[Any]] = {
-        "count": [
-            True,
-            np.array([3]),
-            np.array(3.0),
-            torch.tensor(True),
-            np.float64(3.0),
-            Fraction(3),
-            "3",
-            np.bool_(True),
-        ],
-        "scale": [
-            True,
-            np.array([0.5]),
-            torch.tensor([0.5]),
-            decimal.Decimal("0.5"),
-            np.float32("nan"),
-            np.float64("inf"),
-            1j,
-        ],
+        "count": [True, np.array([3]), torch.tensor(True), np.float64(3.0), Fraction(3), "3"],
+        "scale": [True, torch.tensor([0.5]), decimal.Decimal("0.5"), np.float32("nan"), 1j],
     }
     wrong["scale"].append(Fraction(10**400))
     for name, values in wrong.items():
         for value in values:
             with pytest.raises(InputError, match=name):
                 got(**{name: value})
-
-
-def test_numbers_of_numpy_reach_the_ledger_and_a_refused_one_reserves_nothing():
-    small: Any = np.float32(1e-5)
-    curator = make(budget=dpbo.Budget(np.float64(8.0), small))
-    before = curator.ledger.head().hash
-    with pytest.raises(InputError, match="evaluations"):
-        dpbo.PrivateObjective(
-            curator, score, score_range=(0.0, 1.0), evaluations=cast(Any, torch.tensor([3]))
-        )
-    assert curator.ledger.head().hash == before
-    terms = of(
-        score_range=(np.float32(0.0), np.float64(1.0)),
-        evaluations=np.int64(2),
-        budget=Fraction(1, 2),
-    )
-    dpbo.PrivateObjective(curator, score, **terms)(X.unsqueeze(0))
-    assert json.loads(curator.statement().to_json())
-    assert curator.ledger.verify().kind == "value"
 
 
 def test_a_refusal_and_a_warning_point_at_the_callers_line():
@@ -207,55 +148,27 @@ def test_a_refused_text_is_not_shown_for_it_may_be_a_password():
 
 def test_uses_that_are_usual_elsewhere_are_taken():
     curator = make()
-    for kind in (collections.deque, tuple, lambda parts: dict(enumerate(parts)).values()):
-        assert (
-            len(
-                curator.release_all(
-                    kind([curator.evaluate(query()) for _ in range(2)]), GaussianMechanism(20.0)
-                )
-            )
-            == 2
-        )
-    assert compose(collections.deque([GaussianEvent(20.0, 3)]), delta=1e-5).epsilon > 0
+    law = GaussianMechanism(20.0)
+    for kind in (collections.deque, lambda parts: dict(enumerate(parts)).values()):
+        handles = kind([curator.evaluate(query()) for _ in range(2)])
+        assert len(curator.release_all(handles, law)) == 2
     assert make(allow_conditional=np.bool_(True)).statement().assumptions
     tuned = GIBOSettings(optimizer=functools.partial(torch.optim.SGD, momentum=0.9))
     assert len(gibo(settings=tuned).run().gradients) == 2
     grid = torch.rand(8, 2, dtype=DOUBLE)
-    modeler = Modeler(
-        grid,
-        kernel=squared_exponential(0.4),
-        noise=1e-2,
-        history=zip([0, 1], [0.1, 0.2], strict=True),
-    )
+    history = zip([0, 1], [0.1, 0.2], strict=True)
+    modeler = Modeler(grid, kernel=squared_exponential(0.4), noise=1e-2, history=history)
     modeler.tell(2, cast(Any, torch.tensor(0.3)))
     assert len(modeler.history) == 3
-    found = GridSearchCV(
-        DPKMeans(mechanism=EXACT, radius=2.0, max_iter=1, dimension=2),
-        {"n_clusters": np.arange(1, 3)},
-        cv=2,
-    )
+    means = DPKMeans(mechanism=EXACT, radius=2.0, max_iter=1, dimension=2)
+    found = GridSearchCV(means, {"n_clusters": np.arange(1, 3)}, cv=2)
     assert found.fit(np.linspace(-1, 1, 80).reshape(40, 2)).best_params_["n_clusters"] in (1, 2)
 
 
 def test_a_refusal_says_what_is_taken_and_how_to_make_it():
     for name, given, told in (
-        (
-            "unit",
-            3,
-            (
-                r"must be a PrivacyUnit or a text of valid Unicode. For example"
-                r" PrivacyUnit\('record'\)"
-            ),
-        ),
+        ("unit", 3, r"must be a PrivacyUnit or a text .*\. For example PrivacyUnit\('record'\)"),
         ("budget", 3.0, r"must be a Budget. For example Budget\(epsilon=3.0, delta=1e-6\)"),
-        (
-            "adjacency",
-            3,
-            (
-                "must be Adjacency.REPLACE_ONE or Adjacency.ADD_OR_REMOVE_ONE or"
-                " Adjacency.BOUNDED_ROW_CHANGE or a RowChange or a text"
-            ),
-        ),
         ("accounting", "gdp", "must be an Accounting or None"),
     ):
         with pytest.raises(InputError, match=told):
@@ -267,30 +180,15 @@ def test_of_an_array_the_dtype_and_dimensions_are_told_and_never_how_many_rows()
     for told, given in {
         "<ndarray, float64, 2-d>": np.zeros((3, 1)),
         "<Tensor, torch.float32, 2-d>": torch.zeros(3, 1),
-        "<Tensor, torch.float64, 1-d>": torch.zeros(3, dtype=torch.float64),
         "<ndarray, str_, 1-d>": np.array(["a", "secretly long"]),
-        "<ndarray, object_, 1-d>": np.array([object()]),
-        "<int64>": np.int64(3),
         "<object>": object(),
     }.items():
+        use = r"Use (torch.as_tensor\(X|X.double\(\))"
         with pytest.raises(
-            InputError,
-            match=(
-                r"float64 tensor, finite, of shape q x d, with one row and one column or more. Use"
-                r" (torch.as_tensor\(X|X.double\(\))"
-            ),
-        ) as caught:
+            InputError, match=f"float64 tensor, finite, of shape q x d, .*{use}"
+        ) as e:
             objective(cast(Any, given))
-        assert caught.value.value == told
-
-
-def test_details_are_looked_at_before_the_records():
-    asked: list[int] = []
-    curator = make()
-    for wrong in (np.int64(1), {1: 2, "1": 3}, float("nan")):
-        with pytest.raises(InputError, match="details"):
-            curator.evaluate(query(lambda _, rows: asked.append(len(rows))), x=wrong)
-    assert asked == []
+        assert e.value.value == told
 
 
 class Endless(Sequence[int]):
@@ -332,13 +230,3 @@ def test_a_call_that_lacks_or_misnames_an_argument_says_what_it_takes():
         with pytest.raises(TypeError) as raised:
             function(*given)
         assert raised.value.__notes__[0].startswith(told), raised.value.__notes__
-
-
-def test_an_error_within_a_checked_function_has_no_note():
-    @checked
-    def failing(number: int) -> int:
-        return len(number)  # type: ignore[arg-type]
-
-    with pytest.raises(TypeError) as raised:
-        failing(2)
-    assert not hasattr(raised.value, "__notes__")

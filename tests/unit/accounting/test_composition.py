@@ -7,8 +7,6 @@ import pytest
 from dp_accounting import dp_event, pld
 from dp_accounting.pld import privacy_loss_distribution as theirs
 from dp_accounting.privacy_accountant import NeighboringRelation
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.special import ndtri
 
 from dpbo import Adjacency
@@ -30,7 +28,6 @@ from tests.attacks.marks import attack
 
 ADD = "add-or-remove-one"
 REPLACE = "replace-one"
-KINDS = (GaussianEvent, LaplaceEvent, ExponentialEvent)
 
 
 def test_pure_events_add_up_at_delta_zero_and_no_events_cost_nothing():
@@ -77,8 +74,7 @@ def test_each_pair_agrees_with_dp_accounting():
 
 
 @pytest.mark.parametrize(
-    ("sigma", "rate", "steps"),
-    [(1.1, 0.125, 16), (0.7, 0.01, 1000), (4.0, 0.5, 200), (1.0, 1.0, 3)],
+    ("sigma", "rate", "steps"), [(1.1, 0.125, 16), (0.7, 0.01, 1000), (1.0, 1.0, 3)]
 )
 @attack("A15", "A23")
 def test_sampled_gaussians_agree_with_dp_accounting_under_both_relations(sigma, rate, steps):
@@ -96,24 +92,6 @@ def test_sampled_gaussians_agree_with_dp_accounting_under_both_relations(sigma, 
         )
         assert ours.pld == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
         assert ours.rdp >= ours.pld * (1 - 1e-3)
-
-
-@settings(deadline=None, max_examples=20)
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(KINDS), st.floats(0.02, 0.8), st.integers(1, 40)),
-        min_size=1,
-        max_size=5,
-    ),
-    st.floats(1e-9, 1e-3),
-)
-@attack("A15")
-def test_finer_grids_are_tighter_more_events_cost_more_and_order_does_not_matter(parts, delta):
-    events = [kind(1 / size, slots) for kind, size, slots in parts]
-    fast, fine = (compose(events, delta=delta, refine=refine) for refine in (False, True))
-    assert fine.pld <= fast.pld
-    assert compose([*events, LaplaceEvent(5.0)], delta=delta).epsilon >= fast.epsilon * (1 - 1e-3)
-    assert compose([*events[1:], *events[:1]], delta=delta) == fast
 
 
 @attack("A10")
@@ -151,27 +129,10 @@ def test_relations_are_converted_one_way():
         compose([sampled, convert_adjacency(sampled, add, replace)], delta=1e-5)
 
 
-@pytest.mark.parametrize(
-    "others",
-    [[], [GaussianEvent(1.0)], [LaplaceEvent(1.0)]],
-    ids=["alone", "beside gaussian", "beside laplace"],
-)
-def test_exact_answers_have_no_bound(others):
-    bound = compose([*others, NotPrivateEvent()], delta=1e-5)
-    assert (bound.pure, bound.gdp, bound.pld, bound.rdp, bound.mu) == (
-        math.inf,
-        math.inf,
-        math.inf,
-        math.inf,
-        None,
-    )
-
-
-def test_losses_too_large_for_a_grid_keep_the_other_bounds():
-    assert compose([L2LaplaceEvent(2.0)], delta=1e-5).epsilon == pytest.approx(0.5, rel=1e-3)
-    bound = compose([GaussianEvent(0.02)], delta=1e-5)
-    assert bound.pld == math.inf
-    assert bound.epsilon == gdp.epsilon_at(50.0, 1e-5)
+def test_exact_answers_have_no_bound():
+    bound = compose([GaussianEvent(1.0), NotPrivateEvent()], delta=1e-5)
+    assert (bound.pure, bound.gdp, bound.pld, bound.rdp) == (math.inf,) * 4
+    assert bound.mu is None
 
 
 @attack("A15")

@@ -2,13 +2,11 @@
 definitions alone.
 """
 
-import math
-
 import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dpbo.accounting.dominating_pairs import GaussianPair, LaplacePair, PoissonPair, ResponsePair
+from dpbo.accounting.dominating_pairs import GaussianPair, PoissonPair
 from tests.attacks.marks import attack
 
 ADD = "add-or-remove-one"
@@ -74,42 +72,6 @@ def test_masses_tails_and_spread_are_those_of_the_densities():
             "Q-mass is P-mass times e^-loss"
         )
         assert np.all(own_q >= own_p * np.exp(-edges[1:]) * (1 - 1e-9) - 1e-18)
-
-
-@attack("A15")
-def test_a_response_is_right_with_e_to_epsilon_to_one():
-    for epsilon in (0.01, 0.5, 3.0, 20.0):
-        pair = ResponsePair(epsilon)
-        right = math.exp(epsilon) / (1 + math.exp(epsilon))
-        (up, often), (down, rare) = pair.atoms()
-        assert (up, down) == pair.span(1e-9)[::-1] == (epsilon, -epsilon)
-        assert [often, rare] == pytest.approx([right, math.exp(-epsilon) * right], rel=1e-9, abs=0)
-        assert pair.beyond(epsilon) == 0.0
-        assert not np.any(pair.masses(np.linspace(-epsilon, epsilon, 5)))
-        assert pair.variance() == pytest.approx(4 * epsilon**2 * right * (1 - right), rel=1e-6)
-
-
-@attack("A15")
-def test_laplace_noise_on_numbers_one_apart():
-    """Lap(0, 1/e) against Lap(1, 1/e): loss e where x < 0, -e where x > 1, e (1 - 2 x) between."""
-    for epsilon in (0.05, 1.0, 4.0):
-        pair = LaplacePair(epsilon)
-        assert pair.atoms() == [(epsilon, 0.5), (-epsilon, pytest.approx(0.5 * math.exp(-epsilon)))]
-        edges = np.linspace(-epsilon, epsilon, 33)
-        p, q = pair.masses(edges)
-        # x of each edge, from 0 to 1
-        between = (1 - edges[::-1] / epsilon) / 2
-        assert p == pytest.approx(
-            np.diff(0.5 * (1 - np.exp(-epsilon * between)))[::-1], rel=1e-9, abs=1e-15
-        )
-        assert q == pytest.approx(
-            np.diff(0.5 * np.exp(-epsilon * (1 - between)))[::-1], rel=1e-9, abs=1e-15
-        )
-        assert p.sum() + sum(mass for _, mass in pair.atoms()) == pytest.approx(1.0, rel=1e-12)
-        wider = pair.masses(np.array([-2 * epsilon, *edges, 2 * epsilon]))
-        assert wider[0][[0, -1]].tolist() == wider[1][[0, -1]].tolist() == [0.0, 0.0]
-        assert pair.beyond(epsilon) == 0.0
-        assert 0.3 < pair.variance() / min(epsilon, 1.0) ** 2 < 3
 
 
 @attack("A15")

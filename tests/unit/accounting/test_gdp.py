@@ -12,7 +12,6 @@ import pytest
 
 from dpbo import Budget
 from dpbo.accounting import GDPFilter, calibrate, gdp
-from dpbo.errors import InputError
 from dpbo.events import GaussianEvent
 from dpbo.statement import format_up
 from tests.attacks.marks import attack
@@ -102,14 +101,3 @@ def test_shares_are_the_decimals_that_were_written():
     assert str(
         accounting.guarantee(accounting.cost(GaussianEvent(multiplier, 25)), 1e-5)
     ).startswith("(4.378, 1e-05)-DP")
-
-
-@pytest.mark.parametrize("share", [0, -0.1, 1.1, math.nan, "half"])
-def test_no_share_outside_its_range_is_taken(share):
-    with pytest.raises(InputError, match="share"):
-        calibrate(Budget(1.0, 1e-5), releases=3, share=share)
-
-
-def test_no_gaussian_is_calibrated_for_a_delta_of_zero():
-    with pytest.raises(InputError, match="delta"):
-        calibrate(Budget(1.0, 0.0), releases=3)

@@ -120,31 +120,6 @@ def test_where_a_grid_would_be_too_large_the_divergence_is_that_of_no_sampling(r
         assert (found[len(gridded) :] == unsampled[len(gridded) :]).all(), sigma
 
 
-@RELATIONS
-def test_the_loss_is_that_of_the_densities_and_is_inverted(relation):
-    for sigma, rate in ((0.5, 0.1), (1.0, 1.0), (6.0, 0.7)):
-        x = np.linspace(-7 * sigma, 7 * sigma, 41)
-        plain = np.exp(-(x**2) / (2 * sigma**2))
-        up, down = (
-            (1 - rate) * plain + rate * np.exp(-((x - shift) ** 2) / (2 * sigma**2))
-            for shift in (1.0, -1.0)
-        )
-        losses = dominating_pairs.log_ratio(x, sigma, rate, relation)
-        assert losses == pytest.approx(
-            np.log(up / (plain if relation == ADD else down)), rel=1e-9, abs=1e-12
-        )
-        assert dominating_pairs.output_of(losses, sigma, rate, relation) == pytest.approx(
-            x, abs=1e-5
-        )
-        if relation == ADD and rate < 1.0:
-            assert (
-                dominating_pairs.output_of(
-                    np.array([math.log1p(-rate) - 0.1]), sigma, rate, relation
-                )[0]
-                == -math.inf
-            )
-
-
 def inverse(loss, sigma, rate, relation):
     """The output of this loss in as many digits as its terms have in common; -inf where there is
     none.

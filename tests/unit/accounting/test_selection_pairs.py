@@ -19,7 +19,6 @@ from dpbo.accounting.selection_pairs import (
     selection_epsilon,
     selection_profile,
 )
-from dpbo.errors import InputError
 from dpbo.events import (
     ExponentialEvent,
     GaussianEvent,
@@ -28,7 +27,6 @@ from dpbo.events import (
     NotPrivateEvent,
     PermuteAndFlipEvent,
     PoissonGaussianEvent,
-    RolesEvent,
     SelectionEvent,
 )
 from dpbo.run_counts import FixedRuns, PoissonRuns, TruncatedNegativeBinomial
@@ -64,13 +62,8 @@ def test_gaussians_are_one_pair_and_choices_join_them_where_that_is_asked():
     (gaussian,) = (pair for pair in apart if isinstance(pair, GaussianPair))
     assert gaussian.mu == pytest.approx(math.sqrt(3 / 4 + 1 / 16))
     assert pairs_of((*events, NotPrivateEvent()), True, False) is None
-    many = compose([ExponentialEvent(20.0, 150)], delta=1e-5)
-    assert many.pld == pytest.approx(gdp.epsilon_at(many.mu or 0.0, 1e-5), rel=1e-3), (
-        "many choices cost what their Gaussian costs"
-    )
-    assert compose([ExponentialEvent(2 / 1000)], delta=1e-5).pld == pytest.approx(
-        1000.0, rel=1e-3
-    ), "a large one its range"
+    large = compose([ExponentialEvent(2 / 1000)], delta=1e-5)
+    assert large.pld == pytest.approx(1000.0, rel=1e-3), "a large choice costs its range"
 
 
 @attack("A15")
@@ -170,17 +163,6 @@ def test_an_epsilon_of_a_selection_is_the_least_at_its_delta():
         assert epsilon == 0 or below > delta, (noise, delta)
 
 
-def test_the_pair_of_a_selection_reads_its_mass_and_variance_from_its_profile():
-    pair = SelectionPair(chosen(GaussianEvent(4.0)), False)
-    losses, masses = np.array(pair.atoms()).T
-    assert pair.beyond(-math.inf) == pytest.approx(1.0, abs=1e-9)
-    middle = losses[len(losses) // 2]
-    assert pair.beyond(middle) == pytest.approx(
-        masses[losses > middle].sum() + pair.profile.infinite, rel=1e-12
-    )
-    assert pair.variance() == pytest.approx(np.cov(losses, aweights=masses, ddof=0), rel=1e-9)
-
-
 KINDS = (LaplaceEvent, L2LaplaceEvent, PermuteAndFlipEvent, GaussianEvent)
 LITTLE = [
     (LaplaceEvent, 1 / 20, PoissonRuns(10.0), 2, 1e-6),
@@ -211,13 +193,6 @@ def test_selections_among_runs_of_any_noise_are_bounded(cases):
         )
         assert not math.isnan(bound.epsilon), (kind, scale)
         assert bound.pld >= (0.0 if scale > 1 else 0.9 / scale - 3.0), (kind, scale)
-
-
-def test_noise_that_no_run_could_have_is_refused():
-    with pytest.raises(InputError, match="noise_multiplier"):
-        SelectionEvent(1e60, base=(GaussianEvent(1e60),), run_count=GEOMETRIC)
-    with pytest.raises(InputError, match="noise_multiplier"):
-        RolesEvent(1e60, costs=(("training", (GaussianEvent(1e60),)),))
 
 
 def test_a_run_without_a_profile_has_no_pair():

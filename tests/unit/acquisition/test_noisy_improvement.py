@@ -11,7 +11,6 @@ from botorch.models.transforms import Log, Normalize
 from botorch.sampling import SobolQMCNormalSampler
 
 from dpbo import Space
-from dpbo.acquisition import suggest
 from dpbo.acquisition.expected_improvement import best_point
 from dpbo.acquisition.noisy_improvement import NoisyImprovement
 from dpbo.models.builders import default_gp, mute_optimizer_warnings, sparse_gp
@@ -84,10 +83,3 @@ def test_models_of_other_kinds_keep_botorchs_acquisition():
             SingleTaskGP(X, Y.exp(), outcome_transform=logs),
         ):
             assert not NoisyImprovement.takes(gp, X)
-
-
-def test_a_suggestion_without_gradients_is_the_same():
-    told = observed(PAIR)
-    with torch.no_grad():
-        quiet = suggest(PAIR, *told, seed=3)
-    assert torch.equal(quiet, suggest(PAIR, *told, seed=3))

@@ -44,23 +44,17 @@ def test_finds_the_best_and_says_which():
 
 def test_spends_its_share_and_no_more():
     pure: dict[str, Any] = {"budget": Budget(2.0, 0.0), "accounting": PureFilter()}
-    for terms in ({}, pure):
-        curator = Curator(RECORDS, **{**TERMS, **terms})
-        searched(
-            curator,
-            budget=0.5 if terms else Budget.gdp(float(curator.ledger.cap.parts[0] / 2) ** 0.5),
-        )
-        spent = curator.ledger.verify().total
-        assert (
-            curator.ledger.cap * Fraction(499, 1000) <= spent <= curator.ledger.cap * Fraction(1, 2)
-        )
-        before = curator.ledger.head().seq
-        with pytest.raises(BudgetExceeded):
-            searched(curator, budget=0.6, search_share=0.5, name="more")
-        assert curator.ledger.head().seq == before, "nothing was reserved"
-        searched(curator, budget=0.5, name="a second")
-        with pytest.raises(BudgetExceeded):
-            searched(curator, budget=0.5, name="a third")
+    curator = Curator(RECORDS, **{**TERMS, **pure})
+    searched(curator, budget=0.5)
+    spent = curator.ledger.verify().total
+    assert curator.ledger.cap * Fraction(499, 1000) <= spent <= curator.ledger.cap * Fraction(1, 2)
+    before = curator.ledger.head().seq
+    with pytest.raises(BudgetExceeded):
+        searched(curator, budget=0.6, search_share=0.5, name="more")
+    assert curator.ledger.head().seq == before, "nothing was reserved"
+    searched(curator, budget=0.5, name="a second")
+    with pytest.raises(BudgetExceeded):
+        searched(curator, budget=0.5, name="a third")
 
 
 def test_asked_again_it_costs_nothing_and_goes_on_where_it_stopped(tmp_path):

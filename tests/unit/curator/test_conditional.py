@@ -60,20 +60,3 @@ def test_three_lines_tell_three_guarantees(on_disk):
     assert everything == "not bounded"
     assert alone.startswith("(2.000")
     assert assumed.startswith("not bounded")
-
-
-def test_a_release_beside_a_plan_is_as_conditional_as_one_without():
-    """The assumptions are those of everything charged, planned or not; and each question of a joint
-    release must be allowed.
-    """
-    curator = make(allow_conditional=True)
-    curator.reserve("plan", NOISE.event(), slots=3, terms={})
-    curator.release(SMOOTH, NOISE)
-    statement = curator.statement()
-    assert statement.lines[0] == "not bounded"
-    assert "gp-prior" in statement.assumptions
-
-    strict = make()
-    with pytest.raises(InputError, match="gp-prior"):
-        strict.release_all([strict.evaluate(MEAN), strict.evaluate(SMOOTH)], NOISE)
-    assert strict.ledger.head().kind == "birth"

@@ -8,7 +8,6 @@ import pickle
 import re
 import signal
 import threading
-import traceback
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -20,7 +19,6 @@ import pandas as pd
 import pytest
 import torch
 from scipy.sparse import csr_matrix
-from sklearn.utils import Bunch
 
 from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit, PrivateObjective, Source
 from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter, gdp
@@ -33,7 +31,6 @@ from dpbo.errors import (
     ReleaseLost,
     ScoreError,
 )
-from dpbo.events import GaussianEvent
 from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from dpbo.queries import CandidateScores, ClippedMean, ClippedSum, score_evaluation
@@ -148,15 +145,6 @@ def test_beyond_the_budget_nothing_is_drawn_and_nothing_charged():
     assert curator.ledger.head() == before
 
 
-def test_what_was_paid_for_comes_whatever_device_is_the_default_now():
-    for kind in (ClippedMean, ClippedSum):
-        curator = make()
-        handle = curator.evaluate(kind(itself, score_range=(0.0, 1.0)))
-        with torch.device("meta"):  # the CPU's opposite: nothing can be read from it
-            release = curator.release(handle, NOISE)
-        assert {release.value.device.type, release.variance.device.type} == {"cpu"}
-
-
 @attack("A14")
 def test_a_choice_tells_nothing_by_underflow_whatever_numpy_is_told_to_do_then():
     """The worse one's weight is exp(-ones), which underflows from 709 on: an error, or a warning,
@@ -263,29 +251,15 @@ def test_curators_handles_and_units_are_opaque():
 
 
 def test_records_and_scores_of_every_kind():
-    with torch.inference_mode():
-        frozen = torch.linspace(0, 1, 101)
-    samples, sparse = (
-        [np.array([v]) for v in RECORDS.tolist()],
-        csr_matrix(RECORDS.numpy()[:, None]),
-    )
     every: list[tuple[Any, Any]] = [
-        (RECORDS.float(), itself),
-        (RECORDS.numpy(), itself),
-        (RECORDS.tolist(), itself),
-        (frozen, itself),
         (Source(lambda: RECORDS), itself),
-        ((RECORDS, RECORDS), lambda _m, r: (r[0] + r[1]) / 2),
         (
             {"a": RECORDS, "b": (RECORDS.numpy(),)},
             lambda _m, r: r["a"] + 0 * torch.as_tensor(r["b"][0]),
         ),
-        (Bunch(data=RECORDS.numpy()), lambda _m, r: r.data),
-        (sparse, lambda _m, r: r.toarray()),
-        (samples, lambda _m, r: np.concatenate(r)),
+        (csr_matrix(RECORDS.numpy()[:, None]), lambda _m, r: r.toarray()),
+        ([np.array([v]) for v in RECORDS.tolist()], lambda _m, r: np.concatenate(r)),
         (RECORDS, lambda _m, r: (batch for batch in r.split(7))),
-        (RECORDS, lambda _m, r: r.unsqueeze(1)),
-        (RECORDS, lambda _m, r: (r > 0.495).to(torch.int64)),
         (RECORDS, lambda _m, r: r > 0.495),
         (RECORDS, lambda _m, r: r.numpy().tolist()),
     ]
@@ -338,8 +312,6 @@ def test_an_exception_or_a_wrong_result_is_confined_to_the_units_that_cause_it()
 
     scores = (
         picky,
-        # Python makes one complex number of a negative one
-        lambda _m, r: [float(v) ** 0.5 for v in r],
         lambda _m, r: r[r >= 0],  # some records too few
         # fails after some batches
         lambda _m, r: (part if bool((part >= 0).all()) else part / 0 * [] for part in r.split(9)),
@@ -351,36 +323,6 @@ def test_an_exception_or_a_wrong_result_is_confined_to_the_units_that_cause_it()
                 place,
                 lost,
             )
-
-
-@attack("A21")
-def test_a_failure_that_cannot_be_confined_is_told_to_the_operator_alone():
-    """No kind of exception carries private text out, and readers of the ledger do not learn that
-    there was one.
-    """
-
-    class Dataset:
-        def __len__(self):
-            return 50
-
-    exits = (BaseException, GeneratorExit)
-    for records, kind in ((Dataset(), RuntimeError), *((RECORDS, kind) for kind in exits)):
-
-        def fails(_model, r, kind=kind):
-            if len(r) > 20:
-                raise kind("patient 17")
-            return r
-
-        curator = make(records)
-        with pytest.raises(PrivateFailure) as told:
-            curator.evaluate(mean(fails))
-        assert "patient" not in str(told.value), kind
-        assert "17" not in str(told.value), kind
-        assert told.value.__cause__ is told.value.__context__ is None, kind
-        assert "fails" not in [
-            frame.name for frame in traceback.extract_tb(told.value.__traceback__)
-        ], kind
-        assert kinds(curator) == ["birth"], kind
 
 
 def test_a_score_that_cannot_work_is_found_on_zeros_and_charges_nothing():
@@ -500,18 +442,6 @@ def test_a_source_that_fails_in_a_worker_tells_nothing():
     assert "Alice" not in repr(told.value)
 
 
-def test_a_score_that_changes_records_in_place_is_refused():
-    curator = make(RECORDS.clone())
-    with pytest.raises(ScoreError, match="in place"):
-        curator.evaluate(mean(lambda _m, r: r.mul_(0.5)))
-    with pytest.raises(PrivateFailure, match="in place"):
-        curator.evaluate(mean(lambda _m, r: r.mul_(0.5) if len(r) > 20 else r))
-    with pytest.raises(PrivateFailure, match="in place"):
-        curator.evaluate(mean())
-    with pytest.raises(ScoreError, match="read-only"):
-        make(RECORDS.numpy().copy()).evaluate(mean(lambda _m, r: np.multiply(r, 0.5, out=r)))
-
-
 HALF = torch.tensor([0.5], dtype=DOUBLE)
 
 
@@ -528,18 +458,10 @@ class Pixels:
 
 SAMPLES = {
     "tensor": lambda: HALF.clone(),
-    "tensor with label": lambda: (HALF.clone(), 0),
-    "tensor in a dict": lambda: {0: HALF.clone()},
-    "tensor in a list": lambda: [HALF.clone(), 0],
-    "array": lambda: HALF.numpy().copy(),
     "array with label": lambda: (HALF.numpy().copy(), 0),
-    "array in a dict": lambda: {0: HALF.numpy().copy()},
-    "array in a list": lambda: [HALF.numpy().copy(), 0],
-    "number in a dict": lambda: {0: 0.5},
+    "tensor in a dict": lambda: {0: HALF.clone()},
     "number in a list": lambda: [0.5],
-    "tensor in a data class": lambda: Pixels(torch.tensor([0.5])),
     "array in a data class": lambda: Pixels(np.array([0.5])),
-    "number in a data class": lambda: Pixels(0.5),
 }
 
 
@@ -551,7 +473,7 @@ def test_what_a_score_writes_to_samples_is_refused_or_gone_at_the_next_call(kind
     def halve(_, samples):
         scores = []
         for sample in samples:
-            part = sample if kind in ("tensor", "array") else sample[0]
+            part = sample if kind == "tensor" else sample[0]
             if isinstance(part, float):
                 sample[0] = part = part / 2
             else:
@@ -566,22 +488,6 @@ def test_what_a_score_writes_to_samples_is_refused_or_gone_at_the_next_call(kind
     else:
         with pytest.raises(PrivateFailure, match=r"in place|score failed"):
             curator.release(mean(halve), EXACT)
-
-
-class Counted(dict[str, float]):
-    copies = 0
-
-    def __copy__(self) -> "Counted":
-        Counted.copies += 1
-        return Counted(self)
-
-
-def test_one_sample_at_a_time_copies_each_once():
-    """All were copied for each: a question took the square of their number."""
-    curator = make([Counted(x=0.5) for _ in range(50)], one_at_a_time=True)
-    Counted.copies = 0
-    curator.evaluate(mean(lambda _, samples: [samples[0]["x"]]))
-    assert Counted.copies < 200
 
 
 def column_of(records):
@@ -628,29 +534,6 @@ def test_records_that_are_written_to_are_refused(kind, who):
         column *= 0.5
     with pytest.raises((ScoreError, PrivateFailure), match="in place"):
         curator.evaluate(mean(score))
-
-
-def cells_of(count):
-    cells = np.empty((count, 1), dtype=object)
-    for place in range(count):
-        cells[place, 0] = np.array([0.5])
-    return cells
-
-
-@attack("A4", "A5")
-@pytest.mark.parametrize("kind", [pd.DataFrame, np.asarray])
-def test_arrays_in_cells_that_are_written_to_are_refused(kind):
-    """Each evaluation halved them again."""
-
-    def halve(_, records):
-        cells = np.asarray(records)[:, 0]
-        for cell in cells:
-            cell *= 0.5
-        return [cell.item() for cell in cells]
-
-    curator = make(kind(cells_of(500)), schema=kind(cells_of(2)))
-    with pytest.raises(PrivateFailure, match="in place"):
-        curator.evaluate(mean(halve))
 
 
 def test_a_table_that_nobody_writes_to_stays_the_same():
@@ -706,14 +589,8 @@ def test_costs_below_one_and_handles_of_another_curator_are_refused():
     for slots in (0, -24):
         with pytest.raises(InputError, match="slots"):
             curator.reserve("refund", NOISE.event(), slots=slots, terms={})
-        with pytest.raises(InputError, match="count"):
-            NOISE.event(slots)
-    for multiplier in (0.0, float("inf"), float("nan"), -1.0):
-        with pytest.raises(InputError, match="noise_multiplier"):
-            GaussianEvent(multiplier)
-    handle = make().evaluate(mean())
     with pytest.raises(InputError, match="handle"):
-        make().release(handle, NOISE)
+        curator.release(make().evaluate(mean()), NOISE)
 
 
 @attack("A17")
@@ -781,16 +658,7 @@ def test_a_fork_beside_a_thread_that_releases_or_writes_does_not_wait_for_it(on_
     assert curator.release(second, NOISE).entry == curator.ledger.head().seq - 1
 
 
-def test_extreme_numbers_are_refused_before_the_charge():
-    for changes in (
-        {"score_range": [(0, 1e298), (0, 7e-16)]},
-        {"score_range": (0.0, 1e200)},
-        {"score_range": (0.0, 1e-200)},
-        {"score_range": [(0, 1), (0, 1)], "weights": [1e-200, 1e200]},
-        {"divisor": 1e-9},
-    ):
-        with pytest.raises(InputError):
-            mean(**changes)
+def test_ranges_that_one_lattice_cannot_hold_are_refused_before_the_charge():
     curator = make(torch.rand(10, 2, dtype=DOUBLE))
     far = ClippedSum(itself, score_range=[(0, 1e99), (0, 1e-99)], weights=[1e-6, 1e6])
     with pytest.raises(InputError, match="differ less"):
@@ -798,95 +666,14 @@ def test_extreme_numbers_are_refused_before_the_charge():
     assert curator.ledger.head().kind == "birth"
 
 
-def test_what_was_proven_is_what_is_released():
-    """Nothing a user can set on a curator or a handle changes the noise or what the ledger
-    keeps.
-    """
-    curator = make()
-    handle = curator.evaluate(mean(), value=[42.0], handle="forged", public="forged")
-    for thing, name in (
-        (curator, "adjacency"),
-        (curator, "units"),
-        (curator, "budget"),
-        (handle, "query"),
-        (handle, "id"),
-    ):
-        with pytest.raises(AttributeError):
-            setattr(thing, name, None)
-    handle.details["value"] = 1.0
-    release = curator.release(handle, NOISE)
-    charge, value = curator.ledger.records()[1:]
-    assert value.body["values"][0]["value"] == release.value.tolist()
-    assert value.body["values"][0]["handle"] == charge.body["slots"][0]["handle"] == handle.id
-    assert charge.body["slots"][0]["query"] == "ClippedMean"
-
-
-def test_details_are_those_of_the_submission_and_as_the_ledger_gives_them_back():
-    """Whole numbers as names are sorted as numbers when they are written, and as words once they
-    were read: the chain would not hold.
-    """
+def test_details_are_those_of_the_submission():
     curator, x = make(), [[0.25]]
-    handle = curator.evaluate(mean(), x=x, of={2: "a", 10: "b"})
+    handle = curator.evaluate(mean(), x=x)
     x[0][0] = handle.details["x"][0][0] = 7.0
     curator.release(handle, NOISE)
     charge, value = curator.ledger.records()[1:]
-    assert (
-        charge.body["slots"][0]["details"]
-        == value.body["values"][0]["details"]
-        == {
-            "x": [[0.25]],
-            "of": {"2": "a", "10": "b"},
-        }
-    )
-    curator, y, busy = make(), [0.25], threading.Event()
-
-    def slow(_subject, records):
-        busy.wait(30)
-        return records
-
-    with ThreadPoolExecutor(1) as pool:
-        promised = curator.submit(mean(slow), pool, y=y)
-        y[0] = 7.0
-        busy.set()
-        assert promised.result().details == {"y": [0.25]}
-
-
-@attack("A21")
-def test_errors_do_not_repeat_what_may_be_private():
-    names: Any = np.array(["Alice HIV+", "Bob"])
-    for wrong in (
-        {"role": names},
-        {"adjacency": names},
-        {"unit": names},
-        {"unit": [70123456, 70123457]},
-        {"unit": ["Alice HIV+"]},
-    ):
-        with pytest.raises(InputError) as refused:
-            make(
-                **(
-                    {"unit": PrivacyUnit("patient", groups=wrong["unit"])}
-                    if isinstance(wrong.get("unit"), list)
-                    else wrong
-                )
-            )
-        assert "Alice" not in str(refused.value)
-        assert "Alice" not in repr(vars(refused.value))
-        assert "70123456" not in str(refused.value)
-    with pytest.raises(InputError) as refused:
-        PrivacyUnit(names)
-    assert "Alice" not in str(refused.value)
-    with pytest.raises(InputError) as refused:
-        make(ledger="nosuch://user:hunter2@host/db", dataset="a")
-    assert "hunter2" not in str(refused.value)
-
-
-def test_a_refused_accounting_leaves_the_ledger_unborn(on_disk):
-    class Mine(GDPFilter):
-        pass
-
-    with pytest.raises(InputError, match="accounting"):
-        make(**on_disk, accounting=Mine())
-    make(**on_disk)
+    assert charge.body["slots"][0]["details"] == {"x": [[0.25]]}
+    assert value.body["values"][0]["details"] == {"x": [[0.25]]}
 
 
 def test_a_score_that_fails_on_every_unit_is_broken_not_worst_and_given_up_soon():
@@ -940,14 +727,6 @@ def test_metrics_are_released_jointly_with_the_boxs_diagonal():
     )
     release = make().release(scores, NOISE)
     assert release.distribution.std == pytest.approx((5 * 2**0.5, 50 * 2**0.5))
-    weighted = ClippedSum(
-        lambda _m, r: torch.stack([r, 10 * r], 1),
-        score_range=[(0.0, 1.0), (0.0, 10.0)],
-        weights=[2.0, 1.0],
-    )
-    law = make().release(weighted, NOISE).distribution
-    assert law.std == pytest.approx((5 * 5**0.5 / 2, 50 * 5**0.5))
-    assert sum((1 / s) ** 2 for s in (law.std[0], law.std[1] / 10)) == pytest.approx(1 / 25)
 
 
 @attack("A17")
@@ -965,34 +744,6 @@ def test_repeatable_noise_voids_the_statement(on_disk, tmp_path):
     assert str(curator.statement()).startswith("VOID: rehearsal")
 
 
-def test_bad_input_names_the_parameter_and_the_remedy():
-    labels = (
-        [1, 2, 3],
-        [None] * 101,
-        np.full(101, np.nan),
-        ["a", float("nan")] + ["b"] * 99,
-        np.full(101, np.datetime64("NaT", "D")),
-    )
-    refusals: list[tuple[str, dict[str, Any]]] = [
-        ("unit", {"unit": 7}),
-        ("name", {"unit": ""}),
-        ("adjacency", {"adjacency": "replace"}),
-        ("adjacency", {"adjacency": "bounded-row-change"}),
-        ("budget", {"budget": 3.0}),
-        ("delta", {"budget": Budget(1.0, 0.0)}),
-        ("role", {"role": "everything"}),
-        ("dataset", {"ledger": "x.db"}),
-        ("ledger", {"ledger": "nosuch://host/db", "dataset": "d"}),
-        *(("groups", {"unit": PrivacyUnit("patient", groups=wrong)}) for wrong in labels),
-        *(("records", {"records": wrong}) for wrong in ((RECORDS, RECORDS[:5]), RECORDS[:0], 7)),
-    ]
-    for parameter, changes in refusals:
-        with pytest.raises(InputError, match=parameter) as refused:
-            make(**changes)
-        assert refused.value.parameter == parameter
-        assert "must be" in str(refused.value)
-
-
 def test_a_ledger_of_another_data_set_unit_or_adjacency_is_refused(on_disk):
     make(**on_disk, unit="record", adjacency="replace-one").release(mean(), NOISE)  # names will do
     unit, relation = {"unit": PrivacyUnit("patient")}, {"adjacency": Adjacency.ADD_OR_REMOVE_ONE}
@@ -1000,18 +751,6 @@ def test_a_ledger_of_another_data_set_unit_or_adjacency_is_refused(on_disk):
         with pytest.raises(LedgerMismatch, match=next(iter(change))):
             make(**{**on_disk, **change})
     assert make(**on_disk).ledger.head().seq == 2
-
-
-@attack("A22")
-def test_two_studies_on_one_data_set_add_up(on_disk):
-    terms = {**on_disk, "adjacency": Adjacency.ADD_OR_REMOVE_ONE}
-    # a withdrawn patient keeps the ledger
-    first, second = make(**terms), make(RECORDS[:90], **terms)
-    for study in (first, second):
-        study.release_all([study.evaluate(mean(divisor=100.0)) for _ in range(12)], NOISE)
-    first.release(mean(divisor=100.0), NOISE)
-    with pytest.raises(BudgetExceeded):
-        second.release(mean(divisor=100.0), NOISE)
 
 
 def test_a_locked_ledger_charges_and_loses_nothing_and_one_out_of_reach_is_named(tmp_path):

@@ -110,7 +110,7 @@ def test_a_value_that_was_charged_and_lost_is_not_drawn_again(on_disk):
 
 
 TINY = [Budget(1e-9, 1e-6), Budget(1e-3, 0.0), Budget(1e-3, 1e-300)]
-HUGE = [Budget(300.0, 1e-6), Budget(1e9, 1e-6), Budget(1e12, 1e-6), Budget(1e12, 0.0)]
+HUGE = [Budget(300.0, 1e-6), Budget(1e12, 0.0)]
 
 
 @pytest.mark.parametrize("budget", [*TINY, *HUGE], ids=str)
@@ -161,12 +161,6 @@ def test_records_that_belong_together_otherwise_are_other_records(on_disk):
     # in another order, and under other names
     resumed = reserve(grouped(-pairs, torch.arange(199, -1, -1)))
     assert resumed.release(QUERY) == released
-
-
-def test_a_handle_knows_the_reservation_that_it_was_made_for():
-    curator = make()
-    assert curator.evaluate(QUERY).reservation is None
-    assert curator.evaluate(QUERY, reservation="search").reservation == "search"
 
 
 def test_exact_answers_need_no_budget():

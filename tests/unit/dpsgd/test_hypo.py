@@ -12,19 +12,16 @@ import scipy.stats
 import torch
 
 from dpbo import Space
-from dpbo.accounting import compose, selection_bounds
+from dpbo.accounting import selection_bounds
 from dpbo.dpsgd.hidden_runs import (
     DensityRatioProposals,
     Run,
-    best_of,
     draw_index,
     integer_weights,
     upper_bound,
 )
-from dpbo.events import GaussianEvent, SelectionEvent, event_from_json
-from dpbo.run_counts import FixedRuns, RunCountDistribution, TruncatedNegativeBinomial
+from dpbo.run_counts import FixedRuns, RunCountDistribution
 from dpbo.testing import SeededEntropy
-from tests.attacks.marks import attack
 from tests.setups import DOUBLE
 from tests.unit.accounting.enumerated import profiles_of_laws
 
@@ -67,11 +64,10 @@ def test_later_runs_look_where_earlier_ones_did_well():
     runs = [
         _run([a, k], a - 0.5 * (k == 1)) for a in (0.1, 0.4, 0.7, 0.95) for k in (0.0, 1.0, 2.0)
     ]
-    entropy = SeededEntropy(0)
     points = SPACE.sample(adaptive.candidates, seed=0)
-    same = SeededEntropy(1)
-    weights = integer_weights(adaptive.interests(runs, points, same), adaptive.spread)
-    assert torch.equal(adaptive(runs, SeededEntropy(1)), points[draw_index(weights, same)])
+    interests = adaptive.interests(runs, points, SeededEntropy(1))
+    weights = integer_weights(interests, adaptive.spread)
+    entropy = SeededEntropy(0)
     follow = torch.stack([points[draw_index(weights, entropy)] for _ in range(200)])
     plain = torch.stack([adaptive((), entropy) for _ in range(200)])
     assert follow[:, 0].mean() > plain[:, 0].mean() + 0.2
@@ -90,7 +86,7 @@ def test_runs_that_failed_or_a_model_that_cannot_be_fitted_say_nothing():
 
     runs = [_run([0.5, 1.0], 0.3), _run([0.1, 0.0], 0.2), _run([0.2, 2.0], 0.6)]
     given = dict.fromkeys(
-        (breaks, leaves, column, lambda m, X: X[:5, 0], lambda m, X: X[:, 0] / 0, lambda m, X: 1.0),
+        (breaks, leaves, column, lambda m, X: X[:5, 0], lambda m, X: X[:, 0] / 0),
         runs,
     )
     for interest, known in {upper_bound: [_run([0.5, 1.0], -math.inf)] * 5, **given}.items():
@@ -98,62 +94,6 @@ def test_runs_that_failed_or_a_model_that_cannot_be_fitted_say_nothing():
             SPACE, spread=(0.5, 2.0), noise_std=0.1, candidates=32, interest=interest
         )
         assert not adaptive.interests(known, SPACE.sample(32, seed=0), SeededEntropy(5)).any()
-
-
-@attack("A21")
-def test_how_many_runs_looked_at_earlier_ones_shows_in_no_state_of_torchs_generator():
-    for runs in (1, 3, 5):
-        drawn, state = list[float](), torch.get_rng_state()
-
-        def interest(model, X, drawn=drawn):
-            drawn.append(torch.rand(1).item())
-            return upper_bound(model, X)
-
-        adaptive = DensityRatioProposals(
-            SPACE, spread=(0.5, 2.0), noise_std=0.1, candidates=16, interest=interest
-        )
-        best_of(
-            lambda p: (None, p["a"]),
-            SPACE,
-            FixedRuns(runs),
-            SeededEntropy(0),
-            proposals=adaptive,
-        )
-        assert len(set(drawn)) == max(runs - 2, 0)
-        assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_the_runner_hands_earlier_runs_over_without_their_outputs():
-    seen = []
-
-    def proposals(runs, entropy):
-        seen.append([(run.output, run.score) for run in runs])
-        return SPACE.sample(1, seed=len(runs))[0]
-
-    best = best_of(
-        lambda p: ("model", p["a"]),
-        SPACE,
-        FixedRuns(4),
-        SeededEntropy(0),
-        proposals=proposals,
-    )
-    assert [len(told) for told in seen] == [0, 1, 2, 3]
-    assert all(output is None for told in seen for output, _ in told)
-    assert best is not None
-    assert best.output == "model"
-    assert best.score >= max(score for _, score in seen[-1])
-
-
-def test_the_event_keeps_its_spread_and_a_wider_one_costs_more():
-    law = TruncatedNegativeBinomial.of_mean(10.0)
-    events = [
-        SelectionEvent(base=(GaussianEvent(1 / 0.2367),), run_count=law, spread=s)
-        for s in ((1.0, 1.0), (0.9, 1.2), (0.5, 2.0))
-    ]
-    costs = [compose([event], delta=1e-6).epsilon for event in events]
-    assert costs == sorted(costs)
-    assert costs[2] > costs[0] + 1
-    assert [event_from_json(event.to_json()) for event in events] == events
 
 
 def _policies(draw, outcomes, prior, spread, depth):

@@ -14,7 +14,6 @@ from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import GDPFilter, Planned, RDPFilter, compose
 from dpbo.dpsgd import DPSGDConfig, LedgerAccountant, PrivateEngine
 from dpbo.dpsgd._opacus import load_opacus
-from dpbo.dpsgd.accountant import _rest
 from dpbo.errors import BudgetExceeded, InputError, LedgerError, OpacityError, UsageError
 from dpbo.events import GaussianEvent, LaplaceEvent, PoissonGaussianEvent
 from dpbo.mechanisms import GaussianMechanism
@@ -165,20 +164,6 @@ def test_steps_of_another_run_are_charged_once_and_beside_those_of_this_one():
         bound.add(GaussianEvent(10.0))
 
 
-def test_a_checkpoint_that_contradicts_the_ledger_in_one_run_is_charged_for_none():
-    curator = make(steps=12)
-    bound = LedgerAccountant(curator, noise_multiplier=SIGMA, steps=6)
-    bound.reserve(RATE)
-    counted(steps=4, accountant=bound)
-    before = curator.ledger.used()
-    (known,) = (run for run, steps in bound.state_dict()["runs"].items() if steps)
-    state = counted(steps=3).state_dict()
-    state["runs"][known] = [(2 * SIGMA, RATE, 1)]
-    with pytest.raises(LedgerError, match="contradicts"):
-        LedgerAccountant(curator, noise_multiplier=SIGMA, steps=2).load_state_dict(state)
-    assert curator.ledger.used() == before
-
-
 @attack("A16")
 def test_steps_are_charged_in_blocks_before_they_are_taken_and_never_left_out(monkeypatch):
     """What is charged is never less than what was taken: also after a checkpoint, in a forked
@@ -213,19 +198,6 @@ def test_steps_are_charged_in_blocks_before_they_are_taken_and_never_left_out(mo
     assert charged() == 405
     with pytest.raises(BudgetExceeded):
         counted(steps=1, accountant=bound)
-
-
-def test_what_one_history_adds_to_another():
-    for known, told, rest in (
-        ([], [("a", 3)], [("a", 3)]),
-        ([("a", 3)], [("a", 3)], []),
-        ([("a", 3)], [("a", 5), ("b", 1)], [("a", 2), ("b", 1)]),
-        ([("a", 1), ("a", 2)], [("a", 3), ("b", 4)], [("b", 4)]),
-        ([("a", 3), ("b", 1)], [("a", 2)], []),
-    ):
-        assert _rest(known, told) == rest
-        with pytest.raises(LedgerError, match="contradicts a run"):
-            _rest([("c", 1), *known], [("a", 1)])
 
 
 def test_it_works_in_the_privacy_engine_and_opacus_calibrates_with_it():

@@ -2,7 +2,6 @@
 
 import math
 
-import scipy.optimize
 import torch
 
 from dpbo.gibo.box_search import minimize_in_boxes
@@ -47,23 +46,6 @@ def test_quadratics_end_where_their_boxes_let_them():
     start = torch.zeros(9, N, dtype=DOUBLE)
     found = searched(objective, start, lower, upper)
     torch.testing.assert_close(found, centres.clamp(lower, upper), rtol=0.0, atol=1e-4)
-
-
-def test_valleys_are_followed_as_far_as_scipy_follows_them():
-    start = torch.rand(12, N, dtype=DOUBLE) * 2.0 - 1.0
-    for upper in (math.inf, 0.8):
-        ends = torch.tensor([-1.0, upper], dtype=DOUBLE)
-        found = searched(rosenbrock, start.clamp(max=upper), *ends)
-        assert float(found.max()) <= upper
-        for u, reached in zip(start.clamp(max=upper), rosenbrock(found)[0], strict=True):
-            peer = scipy.optimize.minimize(
-                lambda x: float(rosenbrock(torch.from_numpy(x)[None])[0]),
-                u.numpy(),
-                jac=lambda x: rosenbrock(torch.from_numpy(x)[None])[1][0].numpy(),
-                method="L-BFGS-B",
-                bounds=[(-1.0, upper)] * N,
-            )
-            assert float(reached) <= peer.fun + 1e-4 or peer.fun > 0.01
 
 
 def test_runs_end_each_at_its_own_time_and_then_stay():

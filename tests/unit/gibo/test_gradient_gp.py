@@ -3,29 +3,25 @@ X, and all that SingleTaskGP has.
 """
 
 import copy
-import io
 import pickle
 
 import pytest
 import torch
 from botorch import fit_gpytorch_mll
-from botorch.acquisition import LogExpectedImprovement
 from botorch.models import SingleTaskGP
 from botorch.models.transforms.input import (
-    ChainedInputTransform,
     InputStandardize,
     Log10,
     Normalize,
 )
 from botorch.models.transforms.outcome import ChainedOutcomeTransform, Standardize
-from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
-from gpytorch.kernels import CosineKernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import CosineKernel, RBFKernel, ScaleKernel
 from gpytorch.means import ConstantMean, LinearMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from dpbo.errors import InputError, UsageError
-from dpbo.gibo import GradientGP, GradientPosterior, posterior_of_one_unit
+from dpbo.gibo import GradientGP, posterior_of_one_unit
 from tests.setups import DOUBLE
 from tests.unit.models.kernels import KERNELS, Exponential, batched
 
@@ -82,32 +78,24 @@ def compare(gp, X, case):
 
 def test_against_finite_differences_of_the_posterior():
     noises = torch.linspace(1e-3, 1e-1, 8, dtype=DOUBLE).unsqueeze(-1)
-    bounds = torch.stack([LOW, LOW + 2.0 * WIDE])
     shares = torch.stack([LOW, LOW + 0.5 / WIDE])
     for case, settings in {
         "plain": {},
         "no outcome transform": {"outcome_transform": None},
         "Matern": {"kernel": KERNELS["matern"](D)},
         "any kernel": {"kernel": KERNELS["rq"](D)},
-        "polynomial, normalized": {
-            "kernel": KERNELS["poly2"](D),
-            "input_transform": Normalize(d=D),
-        },
         "sum, normalized": {
             "kernel": KERNELS["matern+linear"](D),
             "input_transform": Normalize(d=D),
         },
-        "normalized": {"input_transform": Normalize(d=D)},
-        "given bounds": {"input_transform": Normalize(d=D, bounds=bounds)},
         "one input": {"input_transform": Normalize(d=D, indices=[1])},
         "reversed": {"input_transform": Normalize(d=D, bounds=shares, reverse=True)},
         "standardized": {"input_transform": InputStandardize(d=D)},
         "known noise": {"train_Yvar": noises, "input_transform": Normalize(d=D)},
         "slope of the mean": {"mean_module": LinearMean(D), "input_transform": Normalize(d=D)},
-        "a line": {"d": 1, "input_transform": Normalize(d=1)},
     }.items():
         gp = model(**settings)
-        X = points(2, d=settings.get("d", D))
+        X = points(2)
         compare(gp, X, case)
         before = gp.gradient_posterior(X).mean
         gp.train()
@@ -150,17 +138,9 @@ def test_all_that_a_model_can_do_it_does_as_before():
     compare(ours.condition_on_observations(points(2), values(points(2))), at, "conditioned")
     sampler = SobolQMCNormalSampler(torch.Size([4]))
     compare(ours.fantasize(points(1), sampler=sampler), at, "fantasies")
-    acquisition = LogExpectedImprovement(ours, float(values(X).max()))
-    chosen, _ = optimize_acqf(
-        acquisition, torch.stack([LOW, LOW + WIDE]), q=1, num_restarts=1, raw_samples=4
-    )
-    assert chosen.shape == (1, D)
     expected = ours.gradient_posterior(at)
-    stored = io.BytesIO()
-    torch.save(ours.state_dict(), stored)
-    stored.seek(0)
     loaded = GradientGP(X, values(X), **copy.deepcopy(settings))
-    loaded.load_state_dict(torch.load(stored, weights_only=True))
+    loaded.load_state_dict(ours.state_dict())
     for twin in (pickle.loads(pickle.dumps(ours)), copy.deepcopy(ours), loaded):
         found = twin.gradient_posterior(at)
         torch.testing.assert_close(found.mean, expected.mean)
@@ -213,44 +193,19 @@ def test_what_is_refused():
     X = torch.rand(6, D, dtype=DOUBLE)
     Y = values(X)
     chained = ChainedOutcomeTransform(s=Standardize(m=1))
+    logged = {"input_transform": Log10(indices=[1]), "covar_module": RBFKernel().double()}
     for gp, at, message in (
         (model(), X.float(), r"^X=.*\.double\(\)"),
-        (model(), X / 0.0, "X must be finite"),
-        (model(), X[:, :1], r"^X=\(6, 1\)"),
-        (model((3,), kernel=batched("rbf", D, 3)), X.expand(2, 6, D), "fits the runs"),
         (GradientGP(X, Y.expand(6, 2)), X, "one outcome"),
         (GradientGP(X, Y).float(), X, "^train_X="),
-        (
-            GradientGP(X, Y, input_transform=Log10(indices=[1]), covar_module=RBFKernel().double()),
-            X,
-            "^input_transform=",
-        ),
-        (
-            GradientGP(X, Y, input_transform=ChainedInputTransform(a=Normalize(d=D))),
-            X,
-            "^input_transform=",
-        ),
-        (
-            GradientGP(X, Y, input_transform=Normalize(d=D, transform_on_eval=False)),
-            X,
-            "^input_transform=",
-        ),
+        (GradientGP(X, Y, **logged), X, "^input_transform="),
         (GradientGP(X, Y, outcome_transform=chained), X, "^outcome_transform="),
         (GradientGP(X, Y, covar_module=Exponential().double()), X, "twice differentiable"),
-        (
-            GradientGP(X, Y, covar_module=(RBFKernel() + MaternKernel(nu=1.5)).double()),
-            X[:2].clone().requires_grad_(),
-            "twice differentiable",
-        ),
     ):
         with pytest.raises(InputError, match=message):
             gp.gradient_posterior(at)
-    cosine = GradientGP(
-        X, Y, torch.full((6, 1), 1e-9, dtype=DOUBLE), covar_module=CosineKernel().double()
-    )
+    noise = torch.full((6, 1), 1e-9, dtype=DOUBLE)
     with pytest.raises(UsageError, match="noise"):
-        cosine.gradient_posterior(X)
+        GradientGP(X, Y, noise, covar_module=CosineKernel().double()).gradient_posterior(X)
     with pytest.raises(InputError, match=r"^mean_module="):
         GradientGP(X, Y, mean_module=LinearMean(D)).of_one_unit()
-    assert isinstance(GradientGP(X, Y, covar_module=ScaleKernel(RBFKernel())), SingleTaskGP)
-    assert isinstance(model().of_one_unit(), GradientPosterior)

@@ -1,11 +1,10 @@
 """The posterior gradient against autograd of the posterior mean."""
 
+import itertools
 import math
-from typing import Any
 
 import pytest
 import torch
-from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from dpbo.errors import InputError, UsageError
 from dpbo.gibo import GradientPosterior
@@ -48,16 +47,6 @@ def test_weights_give_the_slope_of_the_mean_and_covariance_what_is_left(name):
     torch.testing.assert_close(posterior.covariance(theta), expected, rtol=1e-9, atol=1e-9)
 
 
-def test_an_empty_history_is_the_prior():
-    kernel = KERNELS["matern"](D)
-    theta = torch.randn(D, dtype=DOUBLE)
-    posterior = GradientPosterior(kernel, NOISE)
-    posterior.append(torch.empty(0, D, dtype=DOUBLE))
-    assert len(posterior) == 0
-    assert posterior.weights(theta).shape == (D, 0)
-    torch.testing.assert_close(posterior.covariance(theta), posterior.derivatives.prior(theta))
-
-
 def test_points_may_come_in_parts():
     kernel = KERNELS["rbf"](10)
     X = 0.2 * torch.randn(55, 10, dtype=DOUBLE)
@@ -73,17 +62,6 @@ def test_points_may_come_in_parts():
     weights = fresh.weights(theta)
     most = float(weights.abs().max())
     torch.testing.assert_close(grown.weights(theta), weights, rtol=1e-6, atol=1e-6 * most)
-
-
-def test_coincident_points_are_only_noise_apart():
-    kernel = KERNELS["rbf"](D)
-    x = torch.randn(1, D, dtype=DOUBLE)
-    theta = torch.randn(D, dtype=DOUBLE)
-    twice = observed(kernel, x.expand(2, D), noise=1e-2, jitter=1e-12)
-    once = observed(kernel, x, noise=0.5e-2, jitter=1e-12)
-    torch.testing.assert_close(
-        twice.covariance(theta), once.covariance(theta), rtol=1e-9, atol=1e-9
-    )
 
 
 def test_polynomials_beyond_their_rank():
@@ -109,47 +87,23 @@ def test_a_batch_of_runs_equals_a_loop():
     X = torch.randn(2, 3, 9, D, dtype=DOUBLE)
     thetas = torch.randn(2, 3, D, dtype=DOUBLE)
     noises = 1e-3 + torch.rand(2, 3, dtype=DOUBLE)
-    for name in ("rbf", "matern-scaled", "poly2", "rq", "matern+linear"):
-        for own in ((), (3,), (2, 3)):
-            kernel = KERNELS[name](D) if not own else batched(name, D, *own)
-            batch = GradientPosterior(kernel, noises if own else NOISE)
-            assert batch.batch_shape == ((2, 3) if own else ())
-            # all runs observe the same points first
-            shared = X[0, 0, :2]
-            batch.append(shared)
-            batch.append(X[:, :, :5])
-            batch.append(X[:, :, 5:])
-            assert (batch.batch_shape, len(batch)) == ((2, 3), 11)
-            for i, j in ((0, 0), (1, 2)):
-                kernel_of_run = kernel[(i, j)[2 - len(own) :]] if own else kernel
-                single = GradientPosterior(kernel_of_run, float(noises[i, j]) if own else NOISE)
-                single.append(torch.cat([shared, X[i, j]]))
-                theta = thetas[i, j]
-                for at, found in ((theta, (i, j)), (thetas, (i, j))):
-                    weights = batch.weights(at)[found]
-                    covariance = batch.covariance(at)[found]
-                    case = f"{name} {own}"
-                    torch.testing.assert_close(
-                        weights, single.weights(theta), rtol=1e-9, atol=1e-9, msg=case
-                    )
-                    torch.testing.assert_close(
-                        covariance, single.covariance(theta), rtol=1e-9, atol=1e-9, msg=case
-                    )
-
-
-def test_one_posterior_serves_many_thetas_and_grows_into_a_batch():
-    single = observed(KERNELS["matern"](D), torch.randn(6, D, dtype=DOUBLE))
-    thetas = torch.randn(5, D, dtype=DOUBLE)
-    assert single.weights(thetas).shape == (5, D, 6)
-    more = torch.randn(5, 2, D, dtype=DOUBLE)
-    grown = single.conditioned_on(more)
-    assert (single.batch_shape, grown.batch_shape) == ((), (5,))
-    torch.testing.assert_close(
-        grown.covariance(thetas)[3],
-        single.conditioned_on(more[3]).covariance(thetas[3]),
-        rtol=1e-9,
-        atol=1e-9,
-    )
+    # all runs observe the same points first
+    shared = X[0, 0, :2]
+    for name, own in itertools.product(("rbf", "poly2", "matern+linear"), ((), (3,), (2, 3))):
+        kernel = batched(name, D, *own) if own else KERNELS[name](D)
+        batch = GradientPosterior(kernel, noises if own else NOISE)
+        assert batch.batch_shape == ((2, 3) if own else ())
+        for part in (shared, X[:, :, :5], X[:, :, 5:]):
+            batch.append(part)
+        for i, j in ((0, 0), (1, 2)):
+            kernel_of_run = kernel[(i, j)[2 - len(own) :]] if own else kernel
+            single = GradientPosterior(kernel_of_run, float(noises[i, j]) if own else NOISE)
+            single.append(torch.cat([shared, X[i, j]]))
+            for asked in ("weights", "covariance"):
+                expected = getattr(single, asked)(thetas[i, j])
+                for at in (thetas[i, j], thetas):
+                    found = getattr(batch, asked)(at)[i, j]
+                    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_conditioning_leaves_the_original_alone():
@@ -175,20 +129,12 @@ def test_what_is_refused():
         with pytest.raises(InputError, match=r"^X="):
             posterior.append(wrong)
     runs = posterior.conditioned_on(X.expand(5, 4, D))
-    empty = GradientPosterior(batched("rq", D, 5), NOISE)
-    for batch in (runs, empty):
-        with pytest.raises(InputError, match=r"^X=\(2, 4, 3\).*fits the runs, \(5,\)"):
-            batch.append(X.expand(2, 4, D))
-        for what in (batch.weights, batch.covariance):
-            with pytest.raises(InputError, match=r"^theta=\(2, 3\).*fits the runs, \(5,\)"):
-                what(X[:2])
-    for history in (runs, GradientPosterior(kernel, NOISE)):
-        with pytest.raises(InputError, match=r"^theta="):
-            history.weights(X[0, :2])
-    for name in ("noise", "mean"):
-        settings: dict[str, Any] = {"noise": NOISE, name: torch.ones(2, dtype=DOUBLE)}
-        with pytest.raises(InputError, match=f"^{name}="):
-            GradientPosterior(batched("rbf", D, 5), **settings)
+    with pytest.raises(InputError, match=r"^X=\(2, 4, 3\).*fits the runs, \(5,\)"):
+        runs.append(X.expand(2, 4, D))
+    with pytest.raises(InputError, match=r"^theta=\(2, 3\).*fits the runs, \(5,\)"):
+        runs.weights(X[:2])
+    with pytest.raises(InputError, match=r"^noise="):
+        GradientPosterior(batched("rbf", D, 5), torch.ones(2, dtype=DOUBLE))
     with pytest.raises(UsageError, match="of one run, and this posterior is of 5"):
         runs.gradient_query(X[0], X, torch.dot, clip=1.0)
     with pytest.raises(InputError, match=r"^theta=.*of one run"):
@@ -197,9 +143,3 @@ def test_what_is_refused():
     with pytest.raises(UsageError, match="jitter"):
         tiny.append(torch.zeros(3, D, dtype=DOUBLE))
     assert (len(posterior), len(tiny)) == (4, 0)
-
-
-@pytest.mark.parametrize("kernel", [RBFKernel(), ScaleKernel(RBFKernel().double())])
-def test_a_kernel_in_float32_is_told_the_way_to_float64(kernel):
-    with pytest.raises(InputError, match=r"^kernel=.*Call kernel.double\(\)"):
-        GradientPosterior(kernel, 0.0)

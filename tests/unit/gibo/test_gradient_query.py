@@ -5,18 +5,16 @@ with the curator.
 import concurrent.futures
 import dataclasses
 import math
-import warnings
 
 import numpy as np
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, PrivacyUnit
+from dpbo import Budget, PrivacyUnit
 from dpbo.errors import InputError, PrivateFailure
 from dpbo.gibo import ClippedGradient
 from dpbo.gibo import gradient_query as gradient
 from dpbo.gibo.gradient_query import clipped_sum, quantum_of
-from dpbo.mechanisms import GaussianMechanism
 from dpbo.testing.query_contract import SumContract
 from tests.attacks.marks import attack
 from tests.contracts.bases import tries
@@ -152,31 +150,23 @@ def test_a_removed_unit_leaves_every_other_ones_length_as_it_was():
         assert whole.tolist() == (n * one).tolist()
 
 
-@pytest.mark.parametrize("raising", [False, True])
-def test_a_loss_that_uses_its_buffer_again_speaks_for_each_record_alone(raising):
+def test_a_loss_that_uses_its_buffer_again_speaks_for_each_record_alone():
     buffer = torch.empty(5, dtype=DOUBLE)
 
     def batched(x, records):
-        if raising and bool((records > 50).any()):
+        if bool((records > 50).any()):
             raise ValueError("too large")
         for start in range(0, len(records), 5):
             torch.mul(records[start : start + 5, 0], x[0], out=buffer)
             yield buffer
 
-    def whole(x, records):
-        return torch.mul(records[:, 0], x[0], out=torch.empty(0, dtype=DOUBLE))
-
-    data = torch.linspace(-1, 1, 400, dtype=DOUBLE).unsqueeze(1)
-    if raising:
-        data[7] = 100.0
-    expected = torch.where(data > 50, 0.0, data).clamp(-0.5, 0.5).mean()
-    for loss in (batched,) if raising else (batched, whole):
-        value = (
-            make(data)
-            .release(ClippedGradient(loss, TWO, weights=HALVES, clip=0.5), EXACT)
-            .value.item()
-        )
-        assert value == pytest.approx(float(expected), abs=1e-6)
+    for largest in (1.0, 100.0):
+        data = torch.linspace(-1, 1, 400, dtype=DOUBLE).unsqueeze(1)
+        data[7] = largest
+        expected = torch.where(data > 50, 0.0, data).clamp(-0.5, 0.5).mean()
+        query = ClippedGradient(batched, TWO, weights=HALVES, clip=0.5)
+        found = make(data).release(query, EXACT).value.item()
+        assert found == pytest.approx(float(expected), abs=1e-6)
 
 
 def test_a_loss_that_writes_into_x_moves_nothing():
@@ -213,61 +203,20 @@ def test_a_loss_that_is_not_finite_silences_its_whole_unit():
         )
 
 
-@attack("A5")
-def test_what_a_trial_of_the_kernel_warns_of_or_raises_is_no_fault_of_the_loss(monkeypatch):
-    asked = ClippedGradient(
-        column,
-        torch.eye(2, dtype=DOUBLE),
-        weights=torch.eye(2, dtype=DOUBLE),
-        clip=1.0,
-    )
-
-    def slow(*_):
-        warnings.warn("the kernel does not run", RuntimeWarning, stacklevel=2)
-        return False
-
-    def full(*_):
-        raise torch.OutOfMemoryError
-
-    monkeypatch.setattr(gradient, "can_sum_in_one_pass", slow)
-    with pytest.warns(RuntimeWarning, match="the kernel does not run"):
-        make(numbers(5, 2, seed=0)).evaluate(asked)
-    monkeypatch.setattr(gradient, "can_sum_in_one_pass", full)
-    with pytest.raises(torch.OutOfMemoryError):
-        make(numbers(5, 2, seed=0)).evaluate(asked)
-
-
 def test_losses_are_clipped_averaged_over_a_unit_and_exact_far_from_zero():
     """A unit's loss lies on a lattice, which moves a mean by at most two steps."""
-    Y = torch.tensor([[0.1], [0.9], [5.0], [-5.0]], dtype=DOUBLE)
     one = point(1.0)
-    query = ClippedGradient(column, one - 1.0, weights=one, clip=10.0, loss_range=(0.0, 1.0))
-    assert make(Y).release(query, EXACT).value.item() == pytest.approx(0.5, abs=1e-6)
-    grouped = make(Y, unit=PrivacyUnit("patient", groups=[0, 1, 1, 1]))
-    assert grouped.release(query, EXACT).value.item() == pytest.approx(
-        (0.1 + 1.9 / 3) / 2, abs=1e-6
-    )
-    Y = 1e9 + torch.tensor([[0.25], [0.5]], dtype=DOUBLE)
-    one = point(1.0)
-    query = ClippedGradient(column, one - 1.0, weights=one, clip=1.0, center=1e9)
-    assert make(Y).release(query, EXACT).value.item() == 0.375
 
+    def value(Y, unit="record", **terms):
+        query = ClippedGradient(column, one - 1.0, weights=one, **terms)
+        return make(torch.tensor(Y, dtype=DOUBLE), unit=unit).release(query, EXACT).value.item()
 
-def test_its_noise_and_the_divisor_that_a_private_number_of_units_needs():
-    query = ClippedGradient(
-        column,
-        torch.zeros(1, 1).double(),
-        weights=torch.ones(4, 1).double(),
-        clip=0.5,
-        divisor=50.0,
-    )
-    for adjacency, std in ((Adjacency.REPLACE_ONE, 8 / 50), (Adjacency.ADD_OR_REMOVE_ONE, 4 / 50)):
-        curator = make(torch.zeros(50, 1).double(), adjacency=adjacency)
-        assert curator.release(
-            query, GaussianMechanism(8.0)
-        ).variance.sqrt().tolist() == pytest.approx([std] * 4)
-    with pytest.raises(InputError, match="divisor"):
-        curator.evaluate(dataclasses.replace(query, divisor=None))
+    Y = [[0.1], [0.9], [5.0], [-5.0]]
+    terms = {"clip": 10.0, "loss_range": (0.0, 1.0)}
+    assert value(Y, **terms) == pytest.approx(0.5, abs=1e-6)
+    grouped = PrivacyUnit("patient", groups=[0, 1, 1, 1])
+    assert value(Y, grouped, **terms) == pytest.approx((0.1 + 1.9 / 3) / 2, abs=1e-6)
+    assert value([[1e9 + 0.25], [1e9 + 0.5]], clip=1.0, center=1e9) == 0.375
 
 
 def test_earlier_losses_stay_with_the_curator_and_are_used_again():

@@ -2,7 +2,6 @@
 input.
 """
 
-import importlib
 import itertools
 import math
 from fractions import Fraction
@@ -14,11 +13,9 @@ import pytest
 import torch
 from scipy.stats import binomtest, chisquare
 
-from dpbo import Budget, BudgetExceeded
+from dpbo import Budget
 from dpbo.accounting import PureFilter, event_costs
-from dpbo.accounting.filters import Cost
-from dpbo.errors import InputError, UsageError
-from dpbo.events import ExponentialEvent
+from dpbo.errors import UsageError
 from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism, choice
 from dpbo.mechanisms.choice import LEVELS as LEVELS_IN_ALL
 from dpbo.mechanisms.choice import draw_below
@@ -27,8 +24,6 @@ from dpbo.privacy import Sensitivity
 from dpbo.queries import ClippedSum
 from dpbo.testing import SeededEntropy
 from tests.attacks.marks import attack
-from tests.contracts import test_choice_contract as contracts
-from tests.contracts.choice_contract import ChoiceContract
 from tests.setups import owner
 from tests.unit.mechanisms.words import Words, words_of
 
@@ -52,19 +47,6 @@ def filled(numbers):
     return counts
 
 
-QUESTION = ClippedSum(votes, score_range=[(0.0, 1.0)] * 5)
-
-
-@pytest.mark.parametrize("kind", BOTH)
-def test_a_release_is_an_index_and_is_charged(kind):
-    curator = make()
-    chosen = [int(curator.release(QUESTION, kind.of(2.0)).value.item()) for _ in range(20)]
-    assert max(set(chosen), key=chosen.count) == 1
-    with pytest.raises(BudgetExceeded):
-        curator.release(QUESTION, kind.of(2.0))
-    assert curator.ledger.verify().total.parts == Cost.of(40).parts
-
-
 def broken(contract, kind, **methods):
     """The contract on a mechanism some methods of which are replaced."""
     mutant: Any = type("Mutant", (kind,), methods)
@@ -73,84 +55,6 @@ def broken(contract, kind, **methods):
         (contract,),
         {"__test__": False, "mechanism": lambda self, epsilon: mutant.of(epsilon)},
     )()
-
-
-class HalfNoise(contracts.TestExponential):
-    """Utilities over one sensitivity where two are needed."""
-
-    __test__ = False
-
-    def probabilities(self, distances, rate):
-        return super().probabilities(distances, 2 * rate)
-
-
-class ChoiceOnly(ChoiceContract):
-    """The contract without the shortcut of its own tests, which counts the levels itself."""
-
-    __test__ = False
-    covers = ExponentialMechanism
-    probabilities = contracts.TestExponential.probabilities
-
-
-@attack("A10")
-def test_the_contract_catches_undercharging_and_half_the_noise():
-    exponential, flip = ExponentialMechanism, PermuteAndFlipMechanism
-    one = exponential.of(0.5).distribution(Sensitivity(1.0, 1.0, 1.0), [2.0**-20])
-    charging = {"event": lambda self, count=1: ExponentialEvent(self.noise_multiplier, count)}
-    near = {
-        "choose": lambda self, counts, rate, entropy: exponential.choose(
-            self, counts[:1000], rate, entropy
-        )
-    }
-    with pytest.raises(AssertionError):  # charged as the exponential mechanism
-        broken(
-            contracts.TestPermuteAndFlip, flip, **charging
-        ).test_no_order_diverges_further_than_is_charged()
-    with pytest.raises(AssertionError):  # one width for every question
-        broken(
-            contracts.TestExponential, exponential, distribution=lambda *_: one
-        ).test_neighbours_move_levels_by_no_more_than_the_law_says()
-    with pytest.raises(AssertionError):  # what lies far below is never chosen
-        broken(
-            contracts.TestExponential, exponential, **near
-        ).test_hundreds_of_candidates_near_and_far()
-    by_l1 = {
-        "distribution": lambda self, s, quanta: exponential.distribution(
-            self, Sensitivity(s.l1, s.l2, s.l1 / 4, s.scale), quanta
-        )
-    }
-    with pytest.raises(AssertionError):
-        broken(
-            contracts.TestExponential, exponential, **by_l1
-        ).test_neighbours_move_levels_by_no_more_than_the_law_says()
-    best = {
-        "_sample": lambda self, u, *others: (
-            np.array([u.argmax()]) if len(u) > 1000 else exponential._sample(self, u, *others)
-        )
-    }
-    with pytest.raises(AssertionError, match="of 1001 candidates"):
-        broken(
-            ChoiceOnly, exponential, **best
-        ).test_among_many_near_equal_candidates_the_best_is_seldom_chosen()
-    with pytest.raises(AssertionError):
-        HalfNoise().test_it_is_purely_private_as_its_event_says()
-
-
-@pytest.mark.parametrize("kind", BOTH)
-@attack("A14")
-def test_what_64_bits_leave_open_is_decided_exactly(kind, monkeypatch):
-    """With bounds so wide that every draw goes the slow way, the choices are those of the fast
-    way.
-    """
-    counts = filled({0: 2, 1: 5, 7: 100, 30: 10**6})
-    fast, slow = [], []
-    for seed in range(60):
-        fast.append(kind.of(1.0).choose(counts, Fraction(1, 3), SeededEntropy(seed)))
-        with monkeypatch.context() as patched:
-            patched.setattr(importlib.import_module(kind.__module__), "_WIDEN", 0.5)
-            slow.append(kind.of(1.0).choose(counts, Fraction(1, 3), SeededEntropy(seed)))
-    assert fast == slow
-    assert len(set(fast)) > 1
 
 
 LEVELS, COUNTS = [0, 1, 2, 5, 9, 14, 40, 41, 100], [3, 1, 4, 1, 5, 9, 2, 6, 5]
@@ -215,17 +119,6 @@ def test_a_share_near_an_edge_asks_for_more_bits_and_no_other_does():
                 == LEVELS[place + (distance > 0)]
             )
             assert (words.asked > 1) == (abs(distance) < 1)
-
-
-def test_a_word_is_nearly_always_enough_and_the_extreme_ones_choose_outermost_levels():
-    random, mechanism = SeededEntropy(4), ExponentialMechanism(2.0)
-    drawn = [
-        mechanism.choose(MANY, Fraction(1, 9), Words(int.from_bytes(random(8), "little")))
-        for _ in range(300)
-    ]
-    assert set(drawn) >= {0, 2, 9, 14}
-    for word, chosen in ((0, LEVELS[0]), (2**64 - 1, LEVELS[-1])):
-        assert mechanism.choose(MANY, Fraction(1, 9), Words(word, word)) == chosen
 
 
 @attack("A14")
@@ -296,26 +189,6 @@ def test_bounds_on_a_levels_noise_hold_it_between_them():
                 )
 
 
-def test_rivals_at_either_end_of_their_words():
-    """A share of next to nothing is the least noise there is, one of next to all of it the largest,
-    however many words say so.
-    """
-    tiny, top = Fraction(1, 10**18), 2**64 - 1
-    for rate, answers, chosen in (
-        (Fraction(1, 1000), ((0, 1 << 63), 0, 1 << 63), 12),
-        (Fraction(1, 1000), ((top, 1 << 63), top, 1 << 63), 0),
-        (tiny, ((0, 0), 0, 5), 12),  # the lesser of two shares of next to nothing loses
-        (tiny, ((0, 0), 1, 5), 12),
-        (tiny, ((top, top), 2**64 - 5, top), 12),  # the larger of two shares of next to all wins
-    ):
-        assert (
-            PermuteAndFlipMechanism(2.0).choose(
-                filled({0: 3, 12: 3}), rate, Words(*answers, middle=True)
-            )
-            == chosen
-        )
-
-
 def test_uniform_is_uniform_and_never_out_of_range():
     entropy = SeededEntropy(1)
     assert (
@@ -331,27 +204,18 @@ def test_uniform_is_uniform_and_never_out_of_range():
 
 
 @attack("A10")
-def test_levels_are_as_wide_as_said_and_neighbours_never_move_further():
+def test_levels_are_wide_enough_and_neighbours_never_move_further():
     """Of what a float sensitivity and a quantum leave open, everything is rounded up; the lowest
     level lies 64 noise scales down.
     """
-    within, beyond = 1 - 2.0**-41, 1 - 3 * 2.0**-41  # of 2^-40 below a whole number of quanta
-    sums = [
-        (1.0, 2.0**-7),
-        (1.0, 2.0**-12),
-        (0.3, 2.0**-20),
-        (7.7, 2.0**-30),
-        (2.0**-20, 2.0**-20),
-        (5e-7, 2.0**-20),
-    ]
-    for multiplier, (linf, quantum) in itertools.product(
-        (0.01, 0.3, 5.0, 200.0), (*sums, (within, 2.0**-7), (beyond, 2.0**-7))
-    ):
-        law = ExponentialMechanism(multiplier).distribution(
-            Sensitivity(linf, linf, linf), [quantum, quantum]
-        )
+    # of 2^-40 below a whole number of quanta
+    within, beyond = 1 - 2.0**-41, 1 - 3 * 2.0**-41
+    sums = [(0.3, 2.0**-20), (7.7, 2.0**-30), (2.0**-20, 2.0**-20), (5e-7, 2.0**-20)]
+    sums += [(within, 2.0**-7), (beyond, 2.0**-7)]
+    for multiplier, (linf, quantum) in itertools.product((0.01, 5.0, 200.0), sums):
+        mechanism = ExponentialMechanism(multiplier)
+        law = mechanism.distribution(Sensitivity(linf, linf, linf), [quantum, quantum])
         most = math.ceil(Fraction(linf) * (1 + Fraction(1, 2**40)) / Fraction(quantum))
-        assert law.width == max(math.ceil(most * max(1 / 64, 65 * multiplier / 65536)), 1)
         assert law.moves == math.ceil(Fraction(most, law.width))
         assert law.moves * law.width * Fraction(quantum) > Fraction(linf)
         assert (LEVELS_IN_ALL - 1) * law.width >= 64 * multiplier * most
@@ -387,30 +251,13 @@ def test_more_candidates_than_one_chunk_holds_are_one_set(device, monkeypatch):
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_choice_is_the_same_wherever_the_utilities_lie(kind, device):
-    """As a list, an array or a tensor on any device: equal bits choose the same index, far below
-    the best and far above all sums, too.
-    """
+    """As a list, an array or a tensor on any device, far below the best and far above all sums."""
     mechanism, utilities = kind(2.0), [7, -(2**62), 2**40, 2**40 - 3, 2**40 + 1, -5, 2**40]
     law = mechanism.distribution(Sensitivity(1.0, 1.0, 1.0), [0.25])
+    ways = (utilities, np.array(utilities), torch.tensor(utilities, device=device))
     for seed in range(30):
-        ways = (utilities, np.array(utilities), torch.tensor(utilities, device=device))
-        assert (
-            len({int(mechanism._sample(way, [0.25], law, SeededEntropy(seed))[0]) for way in ways})
-            == 1
-        )
-
-
-@pytest.mark.parametrize("multiplier", [0.0, 0.0099, 200.1])
-@pytest.mark.parametrize("kind", BOTH)
-def test_a_multiplier_outside_its_range_is_refused(kind, multiplier):
-    with pytest.raises(InputError, match="noise_multiplier"):
-        kind(multiplier)
-
-
-@pytest.mark.parametrize("multiplier", [0.01, 200.0])
-@pytest.mark.parametrize("kind", BOTH)
-def test_the_ends_of_the_range_are_allowed(kind, multiplier):
-    assert kind(multiplier).noise_multiplier == multiplier
+        drawn = [int(mechanism._sample(way, [0.25], law, SeededEntropy(seed))[0]) for way in ways]
+        assert len(set(drawn)) == 1
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.3, 1.0, 7.7])
@@ -419,19 +266,6 @@ def test_an_epsilon_is_nearly_used_up_and_never_exceeded(kind, epsilon):
     spent = event_costs.pure(kind.of(epsilon).event())
     assert spent is not None
     assert Fraction(epsilon) * (1 - Fraction(1, 2**50)) <= spent <= Fraction(epsilon)
-
-
-@pytest.mark.parametrize(
-    ("sensitivity", "quanta"),
-    [
-        pytest.param(Sensitivity(1.0, 1.0, 1.0, (1.0, 2.0)), [0.5, 0.5], id="two scales"),
-        pytest.param(Sensitivity(1.0, 1.0, 1.0), [0.5, 0.25], id="two quanta"),
-    ],
-)
-@pytest.mark.parametrize("kind", BOTH)
-def test_utilities_of_several_units_have_no_noise(kind, sensitivity, quanta):
-    with pytest.raises(UsageError, match="single unit and range"):
-        kind(1.0).distribution(sensitivity, quanta)
 
 
 @pytest.mark.parametrize("kind", BOTH)
@@ -460,9 +294,7 @@ def choosing(kind, utilities, draws, seed=0):
 
 @pytest.mark.parametrize("kind", BOTH)
 @attack("A14")
-def test_a_spread_of_a_million_keeps_the_law_at_the_top_and_the_best_ahead(
-    kind,
-):
+def test_a_spread_of_a_million_keeps_the_law_at_the_top_and_the_best_ahead(kind):
     """exp(-10^6) is 0 as a float (diffprivlib#108). The same entropy chooses the same wherever zero
     lies: differences alone count.
     """
@@ -473,6 +305,3 @@ def test_a_spread_of_a_million_keeps_the_law_at_the_top_and_the_best_ahead(
     assert binomtest(int((chosen == 1).sum()), 1000, share).pvalue > 1e-6
     for offset in (0.0, 1e6):
         assert choosing(kind, spread + offset, 100).tolist() == chosen[:100].tolist()
-    assert chisquare(np.bincount(choosing(kind, [-1e6] * 7, 420), minlength=7)).pvalue > 1e-6
-    assert set(choosing(kind, np.concatenate([[0.0], np.full(100_000, -60.0)]), 20).tolist()) == {0}
-    assert (choosing(kind, np.concatenate([[0.0], np.full(10_000, -3.0)]), 300) > 0).mean() > 0.9

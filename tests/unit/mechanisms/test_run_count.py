@@ -1,6 +1,5 @@
 """The number of runs is drawn by its law, exactly, and no run too many."""
 
-import math
 from typing import Any
 
 import mpmath
@@ -8,7 +7,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpbo.entropy import system_entropy
 from dpbo.errors import InputError
 from dpbo.mechanisms.run_count import _decided, draw_run_count
 from dpbo.run_counts import (
@@ -100,11 +98,6 @@ def test_draws_follow_the_law_and_one_off_is_caught(law):
     assert statistic(law, draws, shift=1) < 1e-12, "a sampler off by one must be seen"
 
 
-def test_the_systems_entropy_serves():
-    assert [draw_run_count(FixedRuns(7), system_entropy) for _ in range(5)] == [7] * 5
-    assert all(draw_run_count(LAWS[0], system_entropy) >= 1 for _ in range(20))
-
-
 def test_the_outermost_words_end():
     assert draw_run_count(PoissonRuns(3.0), Words((1 << 64) - 1, (1 << 64) - 1, 0)) > 20
     assert draw_run_count(PoissonRuns(3.0), Words(0)) == 0
@@ -167,35 +160,6 @@ def test_a_word_that_ends_at_a_border_itself_is_left_to_the_next():
             for second in (1, 2**63, 2**64 - 2):
                 words = Words(word, second)
                 assert (draw_run_count(law, words), words.asked) == (number, 2)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(lambda: TruncatedNegativeBinomial(-1.0, 0.5), id="shape"),
-        pytest.param(lambda: TruncatedNegativeBinomial(1.0, 1.0), id="gamma"),
-        pytest.param(lambda: TruncatedNegativeBinomial.of_mean(math.inf), id="infinite mean"),
-        pytest.param(lambda: PoissonRuns(0.0), id="rate"),
-        pytest.param(lambda: PoissonRuns(BAD), id="text"),
-        pytest.param(lambda: FixedRuns(0), id="no runs"),
-        pytest.param(lambda: LAWS[0].quantile(1.0), id="quantile"),
-    ],
-)
-def test_a_parameter_outside_its_range_is_refused(make):
-    with pytest.raises(InputError):
-        make()
-
-
-def test_a_whole_number_becomes_a_float():
-    assert PoissonRuns(3) == PoissonRuns(3.0)
-    assert type(PoissonRuns(3).rate) is float
-
-
-def test_a_law_is_read_as_it_was_written_and_no_other_is():
-    law = TruncatedNegativeBinomial(0.5, 0.1)
-    assert run_count_from_json(law.to_json()) == law
-    with pytest.raises(ValueError, match="newer"):
-        run_count_from_json({"distribution": "poisson", "mean": 3.0})
 
 
 def test_shapes_and_rates_that_floats_lose_and_means_of_no_law_are_refused():

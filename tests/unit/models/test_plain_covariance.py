@@ -13,8 +13,6 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from dpbo import Space
 from dpbo.models.builders import (
-    default_gp,
-    gp_of_unknown_noise,
     mute_optimizer_warnings,
     unfitted_gp,
 )
@@ -103,10 +101,9 @@ def test_a_likelihood_is_gpytorchs_with_its_gradient(kind):
         assert np.ptp(constants) < 1e-9
 
 
-@pytest.mark.parametrize("kind", SPACES)
-def test_a_fit_is_as_likely_as_botorchs_own(kind):
-    for seed, count in itertools.product(range(2), (9, 24)):
-        mine, theirs = model(kind, seed, count=count), model(kind, seed, count=count)
+def test_a_fit_is_as_likely_as_botorchs_own():
+    for count in (9, 24):
+        mine, theirs = model("mixed", 0, count=count), model("mixed", 0, count=count)
         fit(mine)
         options = {"maxiter": 200, "ftol": 1e-6}
         with mute_optimizer_warnings():
@@ -127,29 +124,6 @@ def test_where_rounding_makes_the_covariance_singular_the_likelihood_is_low():
     assert np.isfinite(gradient).all()
 
 
-def test_noise_may_be_fitted_as_well():
-    X = SPACES["numbers"].sample(30, seed=0)
-    Y = X.sum(1, keepdim=True) + 0.1 * torch.randn(30, 1, dtype=DOUBLE)
-    gp = gp_of_unknown_noise(SPACES["numbers"], X, Y, torch.zeros_like(Y))
-    std = gp.likelihood.noise.sqrt() * gp.outcome_transform.stdvs.flatten()
-    assert 0.05 < std.item() < 0.2
-
-
 def test_other_kernels_are_not_plain():
     for kernel in (ScaleKernel(MaternKernel()), RBFKernel(batch_shape=torch.Size([2]))):
         assert not is_plain(kernel)
-
-
-@pytest.mark.parametrize("kind", SPACES)
-def test_a_model_of_several_metrics_is_the_models_of_each(kind):
-    space = SPACES[kind]
-    X = space.sample(14, seed=0)
-    Y = torch.cat([torch.sin(4.0 * X[:, :1]), X.sum(1, keepdim=True) ** 2], 1)
-    Yvar = torch.full_like(Y, 0.01)
-    with mute_optimizer_warnings():
-        both = default_gp(space, X, Y, Yvar).posterior(space.sample(9, seed=1))
-        for k in range(2):
-            alone = default_gp(space, X, Y[:, k : k + 1], Yvar[:, k : k + 1])
-            told = alone.posterior(space.sample(9, seed=1))
-            moved = (both.mean[:, k : k + 1] - told.mean).abs()
-            assert (moved < 0.1 * told.variance.sqrt()).all(), "by a tenth of what is unknown"

@@ -284,8 +284,8 @@ def test_the_noise_term_of_theorem_4_needs_a_union_over_the_evaluations():
         assert int(most) == pytest.approx(first, rel=1e-6)
 
 
-@pytest.mark.parametrize("records", [2, 5, 100])
-@pytest.mark.parametrize("ratio", [2.0, 3.0, 1e4])
+@pytest.mark.parametrize("records", [2, 100])
+@pytest.mark.parametrize("ratio", [2.0, 1e4])
 def test_corollary_4_holds_where_the_range_of_l_is_twofold(records, ratio):
     """The corrected sensitivity is then within the paper's noise scale, and below it is not."""
 

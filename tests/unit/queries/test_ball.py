@@ -4,12 +4,10 @@ cut.
 
 import itertools
 import math
-from typing import Any
 
 import pytest
 import torch
 
-from dpbo.errors import InputError
 from dpbo.queries.ball import Ball, Resolution, chunk_rows, lattice_chunks, product
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE
@@ -32,23 +30,6 @@ def test_the_way_in_and_the_way_back():
             .log()
         )
         assert ball.log_volume(2) == pytest.approx(float(own))
-
-
-def test_what_is_no_ball_is_refused():
-    for radius in (1.5e100, 1.5e-100 / 2, math.inf):
-        with pytest.raises(InputError, match="radius"):
-            Ball(radius)
-    for radius in (1e-100, 1e100):
-        Ball(radius)
-    broken = torch.tensor([1.0, math.nan]).double()
-    refused: list[tuple[str, Any]] = [
-        ("norm", "l1"),
-        *(("center", c) for c in (broken, MATRIX)),
-        ("matrix", MATRIX[:1]),
-    ]
-    for name, value in [*refused, ("matrix", MATRIX.float())]:
-        with pytest.raises(InputError, match=name):
-            Ball(1.0, **{name: value})
 
 
 @pytest.mark.parametrize("norm", ["l2", "linf"])

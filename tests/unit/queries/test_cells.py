@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from dpbo import Budget, PrivacyUnit, PrivateObjective
-from dpbo.errors import InputError
 from dpbo.queries import CellMeans
 from dpbo.testing.query_contract import SumContract
 from tests.attacks.marks import attack
@@ -59,14 +58,3 @@ def test_an_objective_over_cells_has_their_noise_and_a_units_records_share_one_v
         "sqrt 2, not the box's sqrt 3"
     )
     assert "cells 3" in str(objective.curator.statement())
-
-
-def test_what_cells_cannot_be_is_refused():
-    for settings in (
-        {"score_range": (0.0, 2.0)},
-        {"max_records_per_unit": 2},
-        {"worst": "upper"},
-        {"weights": [1.0, 2.0, 1.0]},
-    ):
-        with pytest.raises(InputError, match="weights" if "weights" in settings else "cells"):
-            CellMeans(lambda x, r: r, cells=3, **settings)

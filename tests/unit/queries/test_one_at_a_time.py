@@ -186,7 +186,7 @@ def test_it_gives_what_all_at_once_gives_where_each_record_is_scored_by_itself()
         return model.predict(records[0]) == records[1]
 
     for unit in (PrivacyUnit("record"), units):
-        sums = [
+        one, all_at_once = (
             exact_sum(right, (X, y), model, unit=unit, one_at_a_time=way) for way in (True, False)
-        ]
-        assert sums[0] == sums[1]
+        )
+        assert one == all_at_once

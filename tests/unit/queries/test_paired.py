@@ -201,19 +201,12 @@ def test_batches_and_several_metrics_are_paired_record_by_record():
     def twice(model, records):
         return np.stack([score(model, records), -score(model, records)], 1)
 
-    one = ClippedMean(
-        batched, Model(0.5), score_range=(0.0, 1.0), reference=Model(2.0), largest_difference=0.4
-    )
+    terms: dict[str, Any] = {"reference": Model(2.0), "largest_difference": 0.4}
+    one = ClippedMean(batched, Model(0.5), score_range=(0.0, 1.0), **terms)
     assert values_of(one) == values_of(mean(Model(2.0), c=0.4))
     assert values_of(dataclasses.replace(one, reference=Model(0.5))) == [0.0], (
         "a query made from another has the reference it is given"
     )
-    two = ClippedMean(
-        twice,
-        Model(0.5),
-        score_range=[(0.0, 1.0), (-1.0, 0.0)],
-        reference=Model(2.0),
-        largest_difference=0.4,
-        worst="upper",
-    )
+    ranges = [(0.0, 1.0), (-1.0, 0.0)]
+    two = ClippedMean(twice, Model(0.5), score_range=ranges, worst="upper", **terms)
     assert values_of(two) == pytest.approx([-1.175, 1.175], abs=1e-6)

@@ -52,82 +52,46 @@ REFUSED: list[tuple[type, str, Any]] = [
     (ClippedMean, "divisor", 1.5e18),
     (ClippedMean, "weights", (1.5e6,)),
     (ClippedMean, "weights", (1.0, 1.0)),
-    (RowTable, "projection", ONES.float()),
-    (ClippedGradient, "X", ONES[0]),
     (ClippedMean, "worst", 1.5),
     (ClippedMean, "max_records_per_unit", MOST_ROWS_PER_UNIT + 1),
-    (ClippedMean, "score_range", []),
-    (CandidateScores, "candidates", []),
     (CandidateScores, "score_range", (1.0, 0.0)),
     (CellMeans, "cells", 1),
     (ClippedGradient, "clip", 0.9e-100),
     (ClippedGradient, "clip", 1.5e100),
-    (ClippedGradient, "divisor", 0.5),
     (ClippedGradient, "divisor", 1.5e18),
     (ClippedGradient, "X", BROKEN),
-    (ClippedGradient, "weights", BROKEN),
     (ClippedGradient, "weights", ONES.float()),
     (ClippedGradient, "weights", ONES[:, :1]),
-    (ClippedGradient, "loss_range", (1.0, 0.0)),
-    (ClusterSums, "centers", BROKEN),
     (ClusterSums, "centers", ONES[:0]),
-    (ClusterSums, "weights", (1.0, 0.9e-3)),
     (ClusterSums, "weights", (1.5e3, 1.0)),
-    (ClusterSums, "dimension", MOST_DIMENSION + 1),
     (SecondMoment, "norm", Ball(1.0, norm="linf")),
-    (VectorSum, "norm", Ball(1.0, norm="linf")),
-    (VectorSum, "weights", (1.0, 0.9e-3)),
     (VectorSum, "dimension", MOST_DIMENSION + 1),
-    (MixtureMoments, "natural", BROKEN.repeat(1, 3)),
     (MixtureMoments, "natural", torch.zeros(1025, 6, dtype=DOUBLE)),
     (MixtureMoments, "natural", torch.ones(2, 5, dtype=DOUBLE)),
-    (MixtureMoments, "covariance", "vb"),
     (MixtureMoments, "weights", (1.0, 1.0, 0.9e-3)),
-    (MixtureMoments, "weights", (1.5e3, 1.0, 1.0)),
     (MixtureMoments, "orders", (0, 2)),
-    (MixtureMoments, "norm", Ball(1.0, norm="linf")),
-    *(
-        (kind, "center", Ball(1.0, center=torch.zeros(3, dtype=DOUBLE)))
-        for kind in (SecondMoment, ClusterSums, MixtureMoments, VectorSum)
-    ),
-    (QuantileUtilities, "candidates", [0.0, float("inf")]),
+    (VectorSum, "center", Ball(1.0, center=torch.zeros(3, dtype=DOUBLE))),
     (QuantileUtilities, "candidates", [0.0, 1.0, 1.0]),
     (QuantileUtilities, "quantile", 1.0),
     (QuantileUtilities, "quantile", 0.1234567),
     (QuantileUtilities, "step_cost", 1.5e6),
     (RowOutcome, "row", -1),
     (RowOutcome, "declassified", " "),
-    (RowTable, "center", []),
     (RowTable, "center", [0.0, 1.5e100]),
     (RowTable, "radius", 0.9e-100),
     (RowTable, "radius", 1.5e100),
-    (RowTable, "projection", BROKEN),
-    (RowTable, "projection", ONES[:1]),
     (RowTable, "projection", ONES[:, :0]),
-    (RowTable, "projection", ONES * 1e100),
     (RowTable, "projection", ONES * 1e-100),
 ]
 ACCEPTED: list[tuple[type, str, Any]] = [
-    (ClippedMean, "divisor", 1.0),
-    (ClippedMean, "divisor", 1e18),
-    (ClippedMean, "weights", (1e6,)),
-    (ClippedMean, "weights", (1e-6,)),
-    (ClippedMean, "worst", 1.0),
+    *((ClippedMean, "divisor", divisor) for divisor in (1.0, 1e18)),
+    *((ClippedMean, "weights", (weight,)) for weight in (1e-6, 1e6)),
     (ClippedMean, "max_records_per_unit", MOST_ROWS_PER_UNIT),
-    (ClippedGradient, "clip", 1e-100),
-    (ClippedGradient, "clip", 1e100),
-    (ClippedGradient, "divisor", 1e18),
-    (ClusterSums, "weights", (1e-3, 1e3)),
+    *((ClippedGradient, "clip", clip) for clip in (1e-100, 1e100)),
     (MixtureMoments, "weights", (1e-3, 1.0, 1e3)),
-    (SecondMoment, "dimension", MOST_DIMENSION),
-    (QuantileUtilities, "quantile", 0.123456),
-    (QuantileUtilities, "quantile", 2.0**-20),
-    (QuantileUtilities, "step_cost", 1e6),
-    (RowTable, "radius", 1e-100),
-    (RowTable, "radius", 1e100),
-    (RowTable, "center", [1e100, -1e100]),
+    *((QuantileUtilities, "quantile", quantile) for quantile in (0.123456, 2.0**-20)),
+    *((RowTable, "radius", radius) for radius in (1e-100, 1e100)),
     (RowTable, "projection", -ONES * 1.5e-100),
-    (RowTable, "projection", -ONES * 0.9e100),
 ]
 
 
@@ -173,13 +137,6 @@ def test_a_relation_or_units_that_it_says_nothing_about_are_refused():
         )
 
 
-def test_what_counts_where_nothing_can_be_scored_lies_inside_every_range():
-    ClippedMean(score, score_range=[(0.0, 1.0), (0.5, 3.0)], worst=0.75)
-    for worst in (0.25, 2.0):
-        with pytest.raises(InputError, match="worst"):
-            ClippedMean(score, score_range=[(0.0, 1.0), (0.5, 3.0)], worst=worst)
-
-
 TRIED: list[tuple[type, str, torch.Tensor]] = [
     *(
         (kind, "score", torch.zeros(5))
@@ -206,32 +163,9 @@ def test_a_score_of_another_length_or_shape_is_found_on_public_stand_ins():
             broken.probe(example, 5, broken.prepare())
     with pytest.raises(ScoreError, match="public records before any private one"):
         RowTable([0.0, 0.0], 1.0).probe(torch.ones(5, 3, dtype=DOUBLE), 5, None)
-    for score_range, wanted in (
-        ((0.0, 1.0), "one real number a record"),
-        ([(0.0, 1.0)] * 2, "2 numbers a record"),
-    ):
-        with pytest.raises(ScoreError, match=wanted):
-            ClippedSum(lambda _, r: r.new_ones(len(r), 3), score_range=score_range).probe(
-                torch.zeros(4, 2), 4, None
-            )
-
-
-def test_what_is_taken_on_trust_is_told():
-    mean = ClippedMean(
-        score, score_range=[(0.0, 1.0), (-1.0, 3.0)], weights=(1.0, 0.25), divisor=10.0, worst=0.5
-    )
-    assert mean.public_inputs() == {
-        "score_range": [[0.0, 1.0], [-1.0, 3.0]],
-        "weights": [1.0, 0.25],
-        "max_records_per_unit": 1,
-        "worst": 0.5,
-        "divisor": 10.0,
-    }
-    assert QuantileUtilities(**GOOD[QuantileUtilities]).public_inputs() == {
-        "candidates": [0.0, 1.0],
-        "quantile": 0.5,
-        "step_cost": 0.0,
-    }
+    wide = ClippedSum(lambda _, r: r.new_ones(len(r), 3), score_range=[(0.0, 1.0)] * 2)
+    with pytest.raises(ScoreError, match="2 numbers a record"):
+        wide.probe(torch.zeros(4, 2), 4, None)
 
 
 def test_whole_numbers_of_a_row_table_fit_64_bits():

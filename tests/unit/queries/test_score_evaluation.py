@@ -49,20 +49,6 @@ def scores_of(score, n):
     )
 
 
-def test_one_failing_record_counts_as_nothing_and_the_others_as_ever():
-    assert [value for value in scores_of(fragile, 10) if value == value] == [
-        0,
-        1,
-        2,
-        4,
-        5,
-        6,
-        7,
-        8,
-        9,
-    ]
-
-
 class Fragile:
     """Fails on some records, for which `worst` is asked; of a 4 it makes NaN."""
 
@@ -132,32 +118,15 @@ KINDS = {
     "none": None,
     "word": "1",
     "complex": 1 + 0j,
-    **{
-        kind.__name__: kind(1)
-        for kind in (
-            np.bool_,
-            np.int8,
-            np.int16,
-            np.int32,
-            np.int64,
-            np.longlong,
-            np.float64,
-            np.longdouble,
-        )
-    },
-    **{
-        kind.__name__: kind(200)
-        for kind in (np.uint8, np.uint16, np.uint32, np.uint64, np.ulonglong)
-    },
-    "float16": np.float16(0.1),
+    **{kind.__name__: kind(1) for kind in (np.bool_, np.int8, np.int64, np.longdouble)},
+    "uint8": np.uint8(200),
+    "uint64": np.uint64(200),
     "float32": np.float32(0.1),
     "array": np.array(1, dtype=np.uint32),
     "decimal": decimal.Decimal(1),
     "tensor": torch.tensor(0.1),
-    "uint16 tensor": torch.tensor(1, dtype=torch.uint16),
     "bfloat16": torch.tensor(1.0).bfloat16(),
     "graph": torch.tensor(1.0, requires_grad=True),
-    "time": np.timedelta64(1, "s"),
     "date": np.datetime64("2020"),
 }
 

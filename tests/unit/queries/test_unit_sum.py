@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from dpbo import Adjacency, PrivacyUnit
-from dpbo.errors import InputError, ScoreError
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedSum, UnitSum
 from dpbo.testing import SumContract
@@ -110,18 +109,3 @@ def test_noise_is_for_the_question_that_was_answered():
     assert private.release(handle, GaussianMechanism(10.0)).distribution.scale[0] == pytest.approx(
         10.0
     )
-
-
-def test_a_range_that_is_none_is_refused_by_its_name():
-    with pytest.raises(InputError, match="score_range"):
-        curator().evaluate(type("Reversed", (Changing,), {"score_range": (1.0, 0.0)})())
-
-
-def test_a_wrong_shape_is_refused_before_any_record_is_read():
-    with pytest.raises(ScoreError, match="one real number a record"):
-        curator().evaluate(type("Wide", (Changing,), {"score": lambda self, records: records})())
-
-
-def test_a_question_without_a_range_is_no_class_to_make_one_of():
-    with pytest.raises(TypeError, match="score_range"):
-        type("Unranged", (UnitSum,), {"score": lambda self, records: records})()

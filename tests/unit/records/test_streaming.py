@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, PrivacyUnit, Source
+from dpbo import Adjacency, Budget, PrivacyUnit
 from dpbo.errors import InputError, PrivateFailure
 from dpbo.gibo import ClippedGradient
 from dpbo.papers.em.mixture_moments import MixtureMoments
@@ -128,27 +128,6 @@ def test_a_record_adds_the_same_at_every_row_and_in_whole_and_ragged_blocks():
     assert total(records[:0]).tolist() == [0.0] * 5
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_a_score_sees_blocks_in_the_records_order(device):
-    x, seen, places = torch.arange(3.0 * ROWS + 5), list[torch.Tensor](), list[int]()
-
-    def score(_, batch):
-        seen.append(batch["x"].clone())
-        places.append(batch["x"].data_ptr())
-        assert batch["x"].device.type == batch["y"][0].device.type == device
-        return batch["x"] + batch["y"][0][:, 1]
-
-    held = Source(lambda: {"x": x, "y": (torch.zeros(len(x), 2),)})
-    opened(held, device=device).evaluate(ClippedMean(score, score_range=(0.0, 1.0)))
-    assert [len(part) for part in seen] == [ROWS] * 3 + [5]
-    assert torch.cat(seen).cpu().tolist() == x.tolist()
-    if device == "cpu":
-        assert places == [part.data_ptr() for part in x.split(ROWS)], "views of the records"
-    else:
-        assert len({*places}) == 2
-        assert places[:2] == places[2:]
-
-
 def test_the_next_block_is_copied_beside_the_one_that_is_worked_on():
     parts = [{"x": part} for part in torch.arange(3.0 * ROWS + 5).split(ROWS)]
     places = list[int]()
@@ -233,20 +212,6 @@ def test_a_block_that_is_changed_in_place_is_refused():
         curator.evaluate(
             ClippedMean(lambda _, r: r.mul_(2.0) if len(r) == ROWS else r, score_range=(0.0, 1.0))
         )
-
-
-def test_a_score_that_fails_on_all_records_is_a_failure_however_large_they_are(monkeypatch):
-    monkeypatch.undo()  # blocks of their true size
-
-    def fails(_, r):
-        if bool((r == 1).all()):  # not on the made-up records that it is tried on
-            raise ValueError
-        return r[:, 0]
-
-    monkeypatch.setattr(streaming, "_BYTES", 1 << 10)
-    records = torch.ones(300, 1 << 8)
-    with pytest.raises(PrivateFailure, match="failed on private records"):
-        opened(records, device="cpu").evaluate(ClippedMean(fails, score_range=(0.0, 1.0)))
 
 
 def test_what_cannot_be_divided_into_blocks_is_refused():

@@ -8,12 +8,10 @@ import pytest
 import torch
 
 from dpbo import Budget, PrivacyUnit, PrivateObjective
-from dpbo.events import GaussianEvent
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from dpbo.testing import replay
 from tests.attacks.marks import attack
-from tests.digits import correct, fit, search, split
 from tests.setups import DOUBLE, TERMS
 
 RECORDS = torch.linspace(0, 1, 50, dtype=DOUBLE)
@@ -99,17 +97,8 @@ def a_threshold_from_the_records(curator, records):
     planned(curator, fit=functools.partial(torch.add, records.mean()))(GRID)
 
 
-def a_model_chosen_on_raw_scores(curator, records):
-    planned(curator, score if is_neighbour(records) else (lambda x, r: (r - x[0]).abs()))(GRID)
-
-
 def a_name_with_a_number_in_it(curator, records):
     planned(curator, name=f"sum {records.sum():.3f}")(GRID)
-
-
-def a_plan_that_is_never_used(curator, records):
-    planned(curator, budget=0.9)(GRID)
-    curator.reserve("spare", GaussianEvent(1000.0), slots=1 + is_neighbour(records), terms={})
 
 
 class PrivateQuanta(ClippedMean):
@@ -132,9 +121,7 @@ def a_lattice_from_the_records(curator, records):
     [
         (returning_a_raw_number, "what the run returns"),
         (a_threshold_from_the_records, "fit changed"),
-        (a_model_chosen_on_raw_scores, "score changed"),
         (a_name_with_a_number_in_it, "ledger record .* name"),
-        (a_plan_that_is_never_used, "ledger record .* slots"),
         (a_lattice_from_the_records, "quanta"),
         (candidates_from_the_records, "evaluation 0 depends on the records .* x changed"),
         (stopping_on_raw_scores, "the number of evaluations"),
@@ -153,25 +140,3 @@ def test_each_planted_leak_is_found(leak, message):
 def test_a_run_that_releases_nothing_proves_nothing():
     with pytest.raises(AssertionError, match="nothing to compare"):
         replay(lambda _curator, _records: None, RECORDS, NEIGHBOUR, **SETTINGS)
-
-
-@attack("A6", "A7")
-@pytest.mark.deep
-def test_the_main_jobs_search_passes():
-    """GP fits, acquisition and all: the points it asks for come from released values alone."""
-    digits = split(0)
-    features, labels = (part.copy() for part in digits.validation)
-    features[0] = 0.0
-    labels[0] = (labels[0] + 1) % 10
-
-    def tune(curator, _records):
-        objective = PrivateObjective(
-            curator,
-            correct,
-            score_range=(0.0, 1.0),
-            evaluations=6,
-            fit=functools.partial(fit, digits.train),
-        )
-        search(objective, 6, seed=0, initial=4)
-
-    assert len(replay(tune, digits.validation, (features, labels), **SETTINGS)) == 6
