@@ -8,15 +8,12 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import pytest
-import scipy.stats
 import torch
 
-from dpbo import PrivateObjective, Space
+from dpbo import Space
 from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivateFailure
 from dpbo.integrations.ax import ClientObjective
-from dpbo.queries import CellMeans
 from dpbo.testing import replay
 from tests.attacks.marks import attack
 from tests.integration.searches import (
@@ -31,7 +28,7 @@ from tests.integration.searches import (
     score,
 )
 from tests.integration.test_wording import SPECS
-from tests.setups import DOUBLE, EXACT
+from tests.setups import DOUBLE
 
 Client = importlib.import_module("ax.api.client").Client
 # a stalled line search, which BoTorch tries again
@@ -184,14 +181,6 @@ def test_constraints_hold_for_proposals_and_for_the_recommendation():
     assert loop.recommended().params["shift"] <= 1e-9
 
 
-def test_what_does_not_fit_is_refused():
-    # Ax has several clients
-    with pytest.raises(InputError, match=r"client must be an ax\.api\.client\.Client"):
-        ClientObjective(objective(), SPACE, object())
-    with pytest.raises(InputError, match="of one metric"):
-        a_loop(score=CellMeans(score, cells=3), score_range=None)
-
-
 def test_every_kind_of_parameter():
     space = Space(**SPECS)
     seen: list[Any] = []
@@ -207,21 +196,6 @@ def test_every_kind_of_parameter():
             assert shown[name] == parameters[name]
         assert shown["sizes"] == repr(parameters["sizes"])
         assert shown["C"] == pytest.approx(parameters["C"], rel=1e-9)
-
-
-def test_every_value_of_a_list_is_tried_as_what_it_is():
-    for values in ([0, 0.5, 1], [1.0, 1, "sqrt"], [np.float64(v) for v in (0.001, 0.01, 0.1, 1)]):
-        space = Space(a=values, b=scipy.stats.uniform())
-        loop = a_loop(5, space)
-        loop.run()
-        for x, trial in zip(loop.objective.history()[0], summary(loop), strict=True):
-            value = space.decode(x)["a"]
-            shown = trial["a"]
-            assert shown in (value, repr(value)) or float(shown) == value, values
-        for x in space.sample(16, seed=0):
-            value = space.decode(x)["a"]
-            back = space.decode(loop._encoding.point(loop._encoding.shown(x)))["a"]
-            assert (back, type(back)) == (value, type(value)), values
 
 
 @attack("A6", "A7", "A21")
@@ -271,11 +245,3 @@ def test_no_proposal_follows_a_private_failure():
     shorter, longer = sorted(points, key=len)
     assert shorter == longer[: len(shorter)]
     assert len(shorter) < len(longer) == 4, "the score failed on one of them"
-
-
-def test_a_baseline_without_privacy_runs_the_same_experiment():
-    loop = a_loop(4, mechanism=EXACT)
-    loop.run()
-    assert len(summary(loop)) == 4
-    assert sems(loop) == [0.0] * 4
-    assert isinstance(loop.objective, PrivateObjective)

@@ -3,7 +3,6 @@ that name only what they wrote.
 """
 
 import pickle
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +10,7 @@ import pytest
 import torch
 from scipy.stats import loguniform
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import accuracy_score, hamming_loss
+from sklearn.metrics import accuracy_score
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -23,8 +22,6 @@ from dpbo.errors import (
     BudgetExceeded,
     InputError,
     OpacityError,
-    PrivateFailure,
-    ScoreError,
     UsageError,
 )
 from tests.attacks.marks import attack
@@ -49,8 +46,8 @@ def objective(records, score):
 @attack("A5")
 @pytest.mark.parametrize(
     "records",
-    [DataLoader(RECORDS, batch_size=8), {1.0, 2.0, 3.0}, {"x": DataLoader(RECORDS)}, {0: 1}.keys()],
-    ids=["a loader", "a set", "a loader in a dict", "keys"],
+    [DataLoader(RECORDS, batch_size=8), {"x": DataLoader(RECORDS)}, {1.0, 2.0, 3.0}],
+    ids=["a loader", "a loader in a dict", "a set"],
 )
 def test_what_gives_no_record_by_its_place_is_not_counted_as_records(records):
     # A loader of 60 records in batches of 8 was taken for 8 records.
@@ -74,20 +71,13 @@ def search(**settings):
     ("argument", "value"),
     [
         ("scoring", {"accuracy": "accuracy", "f1": "f1"}),
-        ("scoring", ["accuracy", "f1"]),
-        ("scoring", ("accuracy", "f1")),
-        ("scoring", {"accuracy", "f1"}),
         # functions of scikit-learn that compare labels
         ("scoring", accuracy_score),
-        ("scoring", hamming_loss),
         ("random_state", None),
         ("param_distributions", {}),
-        ("param_distributions", []),
         ("param_distributions", [{}]),
-        ("param_distributions", {"C": [1.0]}),
         # as Optuna and Lightning call theirs
         ("callbacks", lambda study, trial: None),
-        ("callbacks", [lambda: None]),
     ],
 )
 def test_a_search_names_the_argument_that_was_written_and_releases_nothing(
@@ -104,18 +94,8 @@ def test_a_search_names_the_argument_that_was_written_and_releases_nothing(
     assert not charged
 
 
-def test_a_metric_and_a_missing_seed_are_told_what_to_write_instead():
-    for wrong, remedy in (
-        ({"scoring": accuracy_score}, "give scoring='accuracy'"),
-        ({"random_state": None}, "Any will do, such as 0"),
-    ):
-        with pytest.raises(InputError, match=remedy):
-            search(**wrong).fit(X[:30], Y[:30], X[30:], Y[30:])
-
-
-@pytest.mark.parametrize("strategy", ["auto", "choice", "bo"])
-def test_a_fit_that_fails_says_how_to_go_on_without_that_configuration(strategy):
-    held = search(param_distributions={"C": [1.0, -1.0]}, strategy=strategy)
+def test_a_fit_that_fails_says_how_to_go_on_without_that_configuration():
+    held = search(param_distributions={"C": [1.0, -1.0]})
     with pytest.raises(ValueError, match="'C' parameter") as raised:
         held.fit(X[:30], Y[:30], X[30:], Y[30:])
     assert any("DPSearch(error_score='worst')" in note for note in raised.value.__notes__)
@@ -136,9 +116,7 @@ def test_what_was_released_before_a_callback_failed_stays_with_the_search(error)
     assert all(release.score is not None for release in held.releases_)
 
 
-@pytest.mark.parametrize(
-    "parts", [[X, Y], [FEATURES, LABELS], [Y, X], [X, Y, Y], [pd.DataFrame(X), pd.Series(Y)]]
-)
+@pytest.mark.parametrize("parts", [[X, Y], [FEATURES, LABELS], [pd.DataFrame(X), pd.Series(Y)]])
 def test_a_list_of_tables_that_belong_together_is_not_taken_for_two_records(parts):
     with pytest.raises(InputError, match=r"a tuple .* Give \(X, y\)") as refused:
         made(parts)
@@ -146,79 +124,6 @@ def test_a_list_of_tables_that_belong_together_is_not_taken_for_two_records(part
     # Samples that differ in size, or that are as long as each other.
     for samples in ([torch.zeros(3, 4, 4), torch.zeros(3, 5, 5)], [Y, Y], [X[:3], X]):
         assert made(samples).units == len(samples)
-
-
-def test_scores_of_another_number_of_metrics_are_told_to_be_stacked_or_given_ranges():
-    def two(_, records):
-        return records[0]
-
-    columns = "Of 2 arrays of n numbers make one: np.stack"
-    for score, ranges, told in (
-        (two, (0, 1), "Several numbers a record need a range each"),
-        (lambda _, r: [r[0][:, 0], r[0][:, 1]], [(0, 1)] * 2, columns),
-        (lambda _, r: {"a": r[0][:, 0]}, [(0, 1)] * 2, columns),
-        (lambda _, r: r[0].T, [(0, 1)] * 2, columns),
-    ):
-        asked = PrivateObjective(made((X, Y)), score, score_range=ranges, evaluations=2)
-        with pytest.raises(ScoreError, match=told):
-            asked(POINT)
-        assert asked.remaining == 2
-
-
-@pytest.mark.parametrize("wrong", [1, "01", (0, 1, 2), [(0, 1), 2], np.eye(2)], ids=repr)
-def test_a_score_range_of_another_form_is_told_the_two_forms(wrong):
-    told = r"a public pair \(lower, upper\) of numbers, or a list of pairs.*example \(0, 1\)"
-    with pytest.raises(InputError, match=told):
-        PrivateObjective(made((X, Y)), lambda _, r: r[1], score_range=wrong, evaluations=2)
-
-
-def test_callbacks_of_any_form_that_takes_a_release_are_called():
-    told: list[Any] = []
-    callbacks = [told.append, lambda release, more=None: told.append(release), print]
-    budget = Budget(30.0, 1e-6)
-    search(callbacks=callbacks, strategy="bo", budget=budget).fit(X[:30], Y[:30], X[30:], Y[30:])
-    assert len(told) >= 2 * 4
-    assert told[::2] == told[1::2]
-
-
-def test_an_iterator_of_numbers_is_said_to_be_taken_for_batches():
-    with pytest.raises(ScoreError, match="it returned an iterator, which is taken for one of batc"):
-        objective((X, Y), lambda _, records: (float(x) for x in records[1]))(POINT)
-
-
-@pytest.mark.parametrize("tried", [False, True], ids=["without example=", "with example="])
-def test_a_score_that_no_public_record_tried_is_told_to_be_given_some(tried):
-    # A data set's samples come one by one: it is no tuple of tensors.
-    def score(_, records):
-        features, labels = records
-        return features[:, 0] > labels
-
-    public = TensorDataset(FEATURES[:2] + 0.5, LABELS[:2])
-    if tried:
-        with pytest.raises(ScoreError, match="it raised"):
-            PrivateObjective(
-                made(RECORDS, example=public), score, score_range=(0, 1), evaluations=2
-            )(POINT)
-    else:
-        private = objective(RECORDS, score)
-        with pytest.raises(PrivateFailure, match=r"not tried on public records.*example="):
-            private(POINT)
-        assert private.remaining == 2
-
-
-def test_training_with_an_accounting_that_knows_no_samples_says_which_does():
-    curator = made(RECORDS, role="training")
-    config = DPSGDConfig(noise_multiplier=5.0, epochs=1, batches=3, batch_size=20)
-    network = nn.Linear(2, 2)
-    with pytest.raises(UsageError, match=r"GDPFilter cannot pay.*accounting=RDPFilter") as refused:
-        PrivateEngine(curator, config).make_private(
-            module=network,
-            optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
-            data_loader=DataLoader(RECORDS),
-            max_grad_norm=1.0,
-        )
-    assert "mechanism=" not in str(refused.value)
-    assert not curator.ledger.used()
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")

@@ -24,7 +24,6 @@ from dpbo.accounting import compose
 from dpbo.dpsgd import DPSGDConfig, Session, plan_tuning, tune, tuning
 from dpbo.errors import (
     InputError,
-    LedgerMismatch,
     ReleaseLost,
     ReservationChanged,
     ScoreError,
@@ -375,7 +374,7 @@ class TestTuning:
         assert everything.score is None
 
     @attack("A21")
-    @pytest.mark.parametrize("strategy", ["once", "search", "selection", "hypo"])
+    @pytest.mark.parametrize("strategy", ["once", "search", "selection"])
     def test_the_model_and_its_files_hold_numbers_alone(self, four, tmp_path, strategy):
         """Opacus leaves gradients by record and records on a module, and torch.save writes them."""
         kept: list[nn.Module] = []
@@ -439,8 +438,7 @@ class TestTuning:
         ]
 
     @attack("A30")
-    @pytest.mark.parametrize("strategy", ["search", "selection"])
-    @pytest.mark.parametrize("other", ["fit", "score"])
+    @pytest.mark.parametrize(("strategy", "other"), [("search", "fit"), ("selection", "score")])
     def test_another_fit_or_score_is_refused_on_the_same_ledger(self, four, where, strategy, other):
         """A search mixed models of two kinds, a selection gave the earlier one."""
         tuned(four[strategy], **where)
@@ -449,22 +447,6 @@ class TestTuning:
         )
         with pytest.raises(ReservationChanged, match=f"began with another {other}"):
             tuned(four[strategy], **{other: others[other]}, **where)
-
-    @pytest.mark.parametrize("strategy", ["search", "selection"])
-    def test_another_space_or_plan_on_the_same_ledger_is_refused_uncharged(
-        self, four, where, strategy
-    ):
-        tuned(four[strategy], **where)
-        before = len(Ledger.open(where["ledger"]).records())
-        with pytest.raises(LedgerMismatch):
-            tuned(
-                four[strategy],
-                space=Space(lr=scipy.stats.loguniform(1e3, 1e6), clip=[0.5, 1.0]),
-                **where,
-            )
-        with pytest.raises(LedgerMismatch):
-            tuned(four["once"], parameters=GIVEN, **where)
-        assert len(Ledger.open(where["ledger"]).records()) == before
 
 
 class Readable(TensorDataset):
@@ -492,7 +474,7 @@ class TestTrial:
         assert not pathlib.Path(where["ledger"]).exists()
         return "".join(getattr(raised.value, "__notes__", []))
 
-    @pytest.mark.parametrize("strategy", ["selection", "hypo", "search", "once"])
+    @pytest.mark.parametrize("strategy", ["selection", "once"])
     def test_a_failing_fit_or_score_is_raised_as_it_is_and_costs_nothing(
         self, four, where, strategy
     ):

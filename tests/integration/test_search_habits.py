@@ -5,7 +5,6 @@ clear refusals of what cannot be had.
 import contextlib
 import io
 import math
-import os
 import re
 import sys
 
@@ -27,7 +26,7 @@ from dpbo.search import NoisedSearch, SearchRelease
 from dpbo.search.results import results_table
 from dpbo.search.scorings import scoring_named
 from dpbo.testing import SeededEntropy
-from tests.integration.test_search import ALL, TERMS, TRAIN, VALIDATION, make
+from tests.integration.test_search import TERMS, TRAIN, VALIDATION, make
 
 DEPTHS = {"max_depth": scipy.stats.randint(1, 9)}
 
@@ -76,7 +75,6 @@ def test_workers_find_the_same_and_protected_records_stay_in_this_process():
     for settings in (
         {"strategy": "choice", "param_distributions": unlucky, "error_score": "worst", "n_iter": 4},
         {},
-        {"strategy": ALL},
     ):
         found = []
         fits = []
@@ -101,7 +99,7 @@ def test_workers_find_the_same_and_protected_records_stay_in_this_process():
 
 
 def test_a_table_of_results_has_scikit_learns_columns():
-    frame = pd.DataFrame(fitted(n_iter=5).cv_results_)
+    frame = pd.DataFrame(fitted().cv_results_)
     assert [*frame.columns[:5]] == [
         "param_max_depth",
         "params",
@@ -111,9 +109,6 @@ def test_a_table_of_results_has_scikit_learns_columns():
     ]
     assert (frame.sort_values("rank_test_score").mean_test_score.diff().dropna() <= 0).all()
     assert (frame.std_test_score > 0).all(), "the noise's"
-    listed = fitted(strategy="choice")
-    assert np.isnan(listed.results_["mean_test_score"]).all(), "no score of each is released"
-    assert listed.results_["cv_score"].shape == listed.results_["chosen"].shape == (4,)
     table = results_table(
         [{"sizes": (1, 2)}, {"sizes": (3, 4)}, {"sizes": None}],
         score=[0.1, 0.3, 0.1],
@@ -125,29 +120,10 @@ def test_a_table_of_results_has_scikit_learns_columns():
         _ = make().cv_results_
 
 
-def test_lines_come_as_they_are_printed_also_through_a_pipe(monkeypatch):
-    """At the callback about a release its line is in the pipe, to which Python writes in blocks."""
-    seen = list[str]()
-    reading, writing = os.pipe()
-    os.set_blocking(reading, False)
-    with os.fdopen(writing, "w") as out, monkeypatch.context() as patched:
-        patched.setattr(sys, "stdout", out)
-        fitted(
-            strategy="auto",
-            verbose=2,
-            callbacks=lambda _: seen.append(os.read(reading, 9999).decode()),
-        )
-    os.close(reading)
-    lines = seen[0].splitlines()
-    assert lines[0].startswith("public cross-validation: 4 configurations, each fitted to 5 folds")
-    assert lines[1].startswith("rehearsal: 5 methods")
-    assert lines[-1].startswith(("cells 1/1", "choice 1/1"))
-
-
 @pytest.mark.attack("A21")
 def test_verbose_shows_released_values_and_no_times(monkeypatch, capsys):
     monkeypatch.setattr(progress, "DELAY", 0.0)
-    for verbose, lines in ((0, 0), (1, 0), (2, 4)):
+    for verbose, lines in ((0, 0), (2, 4)):
         with monkeypatch.context() as patched:
             patched.setattr(sys, "stderr", terminal := Terminal())
             search = fitted(verbose=verbose)
@@ -168,19 +144,6 @@ def test_verbose_shows_released_values_and_no_times(monkeypatch, capsys):
             assert line.endswith(f"max_depth={depth}")
 
 
-def test_a_resumed_search_says_what_it_reads_and_what_it_does_again(tmp_path, capsys):
-    for strategy, known in (("auto", "test: 1 of 1"), ("bo", "search: 3 of 3")):
-        for _ in range(2):
-            capsys.readouterr()
-            kept = {"ledger": tmp_path / f"{strategy}.db", "dataset": "trees"}
-            fitted(strategy=strategy, verbose=2, **kept)
-        lines = capsys.readouterr().out.splitlines()
-        assert f"{known} read from the ledger" in lines
-        assert not any("noise" in line for line in lines), "nothing is released again"
-        again = [line for line in lines if line.endswith("because public scores are not kept")]
-        assert len(again) == (strategy == "auto")
-
-
 def test_callbacks_are_told_each_release_and_may_end_the_search(tmp_path):
     told: list[SearchRelease] = []
 
@@ -193,7 +156,6 @@ def test_callbacks_are_told_each_release_and_may_end_the_search(tmp_path):
     assert [(release.number, release.planned) for release in told] == [(1, 5), (2, 5), (1, 1)]
     assert [release.score for release in told[:2]] == search.results_["mean_test_score"].tolist()
     assert [release.noise_std for release in told[:2]] == search.results_["std_test_score"].tolist()
-    assert [release.parameters for release in told[:2]] == search.results_["params"]
     tested = search.recommendation_
     assert (told[2].score, told[2].noise_std) == (tested.difference, tested.noise_std)
     assert told[2].parameters in search.results_["params"]
@@ -205,14 +167,13 @@ def test_callbacks_are_told_each_release_and_may_end_the_search(tmp_path):
         5,
     ], "what was planned is resumed; the test was made"
     assert len(again.results_["params"]) == 5
-    for strategy, parts in (("choice", ["choice"]), (ALL, ["choice"]), ("weighted_cv", ["cells"])):
+    for strategy, part in (("choice", "choice"), ("weighted_cv", "cells")):
         told.clear()
         fitted(strategy=strategy, callbacks=told.append)
-        assert [release.part for release in told] == parts
-        assert told[0].score is None
-        chosen = parts == ["choice"]
-        assert bool(told[0].parameters) is chosen, "shares of cells are of no configuration"
-        assert ("shares of the protected records" in str(told[0])) is not chosen
+        (release,) = told
+        assert (release.part, release.score) == (part, None)
+        assert bool(release.parameters) is (part == "choice"), "cells are of no configuration"
+        assert ("shares of the protected records" in str(release)) is (part == "cells")
 
 
 def test_a_model_without_probabilities_is_scored_by_the_order_of_its_decisions():
@@ -249,13 +210,6 @@ def test_what_cannot_be_had_is_refused_with_the_way():
                 r" X_val=Curator\("
             ),
         ),
-        (
-            {"ledger": "l.db"},
-            (
-                r"^dataset=None is not allowed: dataset must be [^.]*, such as"
-                r" 'readmissions-2026q3'\.$"
-            ),
-        ),
     ):
         with pytest.raises(InputError, match=told):
             fitted(**changed)
@@ -270,36 +224,17 @@ def test_what_cannot_be_had_is_refused_with_the_way():
             make(**{name: 3})
 
 
-def test_a_ledger_may_be_given_as_a_path(tmp_path):
-    file = tmp_path / "l.db"
-    terms = {**TERMS, "dataset": "trees"}
-    head = Curator(VALIDATION, **terms, ledger=file).ledger.head()
-    assert Curator(VALIDATION, **terms, ledger=str(file)).ledger.head() == head
-    assert Ledger.open(file).head() == head
-
-
-def test_no_notebook_shows_a_databases_password():
-    space = {"alpha": scipy.stats.loguniform(0.1, 10)}
-    search = make(
-        estimator=RidgeClassifier(), param_distributions=space, ledger="postgresql://u:p&w<q@h/db"
-    )
-    shown = search._repr_mimebundle_()["text/html"]
-    assert "p&amp;w" not in shown
-    assert "p&w" not in shown
-
-
-@pytest.mark.parametrize("epsilon", [150.0, 2000.0, 1e4])
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_an_epsilon_that_is_next_to_no_privacy_gives_the_least_noise_that_is_drawn(epsilon):
+def test_an_epsilon_that_is_next_to_no_privacy_gives_the_least_noise_that_is_drawn():
     """Some set it to switch privacy off: nothing is refused, and no more is spent."""
-    budget = Budget(epsilon, 1e-6)
+    budget = Budget(1e4, 1e-6)
     for strategy in ("auto", "choice", "bo"):
         search = fitted(budget=budget, strategy=strategy)
         told = search.recommendation_
         # of 1,200 records, differences of accuracy: at a noise multiplier of 0.01 about 2e-5
         assert told.noise_std < 1e-3 or strategy == "choice" or told.kept, strategy
         spent = search.statement().spent.epsilon
-        assert spent is None or spent <= epsilon, strategy
+        assert spent is None or spent <= 1e4, strategy
     (_, *rest) = dpbo.plan(1000, budget, evaluations=3).strategies
     assert rest
 
@@ -311,10 +246,9 @@ EITHER = [
 ]
 
 
-@pytest.mark.parametrize("strategy", ["auto", "weighted_cv", "choice"])
-def test_a_list_of_dicts_may_be_about_several_models(strategy):
+def test_a_list_of_dicts_may_be_about_several_models():
     """As in scikit-learn; each dict sets what only its own model has."""
-    search = fitted(estimator=MODELS, param_distributions=EITHER, n_iter=6, strategy=strategy)
+    search = fitted(estimator=MODELS, param_distributions=EITHER, n_iter=6, strategy="choice")
     assert set(search.best_params_) <= {"model", "model__C", "model__max_depth"}
     assert isinstance(search.best_estimator_, Pipeline)
 
@@ -329,8 +263,7 @@ class Small(LogisticRegression):  # type: ignore[misc]
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.FitFailedWarning")
-@pytest.mark.parametrize("strategy", ["auto", "weighted_cv", "choice"])
-def test_a_default_that_is_too_small_for_all_records_is_met_before_a_release(strategy, tmp_path):
+def test_a_default_that_is_too_small_for_all_records_is_met_before_a_release(tmp_path):
     """What was reserved was lost to a search that could never end."""
     url = str(tmp_path / "l.db")
     terms = {
@@ -338,13 +271,10 @@ def test_a_default_that_is_too_small_for_all_records_is_met_before_a_release(str
         "param_distributions": {"C": [0.01, 0.1, 0.5]},
         "scoring": "true_class_probability",
         "error_score": "worst",
-        "strategy": strategy,
+        "strategy": "auto",
         "dataset": "d",
         "ledger": url,
     }
-    if strategy == "choice":
-        assert fitted(**terms).best_params_["C"] < 1.0
-        return
     with pytest.raises(InputError, match=r"^estimator=.* to all training records"):
         fitted(**terms)
     kinds = {record.kind for record in Ledger.open(url).records()}
@@ -374,19 +304,10 @@ def test_a_search_whose_first_release_is_lost_goes_on_with_its_test(tmp_path, mo
     assert not (math.isnan(search.best_gain_) and math.isnan(search.best_score_))
 
 
-COLUMNS = {
-    "arrays": lambda y: y[:, None],
-    "tables": lambda y: pd.DataFrame({"label": y}),
-}
-
-
-@pytest.mark.parametrize("kind", COLUMNS)
-@pytest.mark.parametrize("where", ["train", "val", "both"])
-def test_labels_may_be_one_column(kind, where):
+def test_labels_may_be_one_column():
     """As scikit-learn takes them; it ended in a score of shape (5, 5)."""
-    y_train = COLUMNS[kind](TRAIN[1]) if where != "val" else TRAIN[1]
-    y_val = COLUMNS[kind](VALIDATION[1]) if where != "train" else VALIDATION[1]
-    search = made().fit(TRAIN[0], y_train, VALIDATION[0], y_val)
+    column, table = TRAIN[1][:, None], pd.DataFrame({"label": VALIDATION[1]})
+    search = made().fit(TRAIN[0], column, VALIDATION[0], table)
     assert search.recommendation_.clip == 1.0
 
 
@@ -394,8 +315,7 @@ def both_near(model, X, y):
     return -np.abs(model.predict(X) - y).mean(1)
 
 
-@pytest.mark.parametrize("kind", [np.asarray, pd.DataFrame])
-@pytest.mark.parametrize("strategy", ["auto", "weighted_cv", "choice", "bo"])
+@pytest.mark.parametrize(("strategy", "kind"), [("auto", pd.DataFrame), ("bo", np.asarray)])
 def test_a_score_of_ones_own_may_read_labels_of_several_columns(strategy, kind):
     labels = [kind(np.stack([y, 1 - y], axis=1)) for y in (TRAIN[1], VALIDATION[1])]
     settings = {"scoring": both_near, "score_range": (-1.0, 0.0), "strategy": strategy}
@@ -425,14 +345,6 @@ class Other:
         return self.table
 
 
-class Lazy:
-    def __init__(self, table):
-        self.table = table
-
-    def collect(self):
-        return Other(self.table)
-
-
 def polars_frame(table):
     return pytest.importorskip("polars").DataFrame(np.asarray(table))
 
@@ -441,10 +353,7 @@ def polars_frame(table):
     ("kind", "call"),
     [
         (Other, r"by \.to_pandas\(\)"),
-        (Lazy, r"by \.collect\(\)"),
-        (polars_frame, r"polars\.DataFrame.* by \.to_pandas\(\)"),
         (lambda table: polars_frame(table).lazy(), r"polars\.LazyFrame.* by \.collect\(\)"),
-        (lambda table: polars_frame(table).to_arrow(), r"pyarrow\.Table.* by \.to_pandas\(\)"),
     ],
 )
 def test_tables_of_other_libraries_are_refused_with_the_call_that_converts_them(kind, call):
@@ -467,21 +376,12 @@ def test_records_of_one_public_person_are_in_one_fold():
     assert np.array_equal(scores[1], scores[2])
 
 
-@pytest.mark.parametrize("name", ["y_train", "y_val"])
-def test_labels_of_several_columns_are_refused_by_name(name):
-    given = {"y_train": TRAIN[1], "y_val": VALIDATION[1]}
-    given[name] = np.stack([given[name]] * 2, axis=1)
-    with pytest.raises(InputError, match=rf"^{name}=.* one label a record"):
-        made().fit(TRAIN[0], given["y_train"], VALIDATION[0], given["y_val"])
-
-
-@pytest.mark.parametrize("scoring", ["true_class_probability", "neg_brier_score", "neg_log_loss"])
-def test_a_model_without_probabilities_is_told_of_the_way_to_them(scoring):
+def test_a_model_without_probabilities_is_told_of_the_way_to_them():
     with pytest.raises(InputError, match="CalibratedClassifierCV"):
         fitted(
             estimator=RidgeClassifier(),
             param_distributions={"alpha": [0.1, 1.0, 10.0]},
-            scoring=scoring,
+            scoring="neg_brier_score",
         )
 
 

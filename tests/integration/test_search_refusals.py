@@ -11,7 +11,6 @@ import scipy.stats as st
 import torch
 from sklearn.base import clone
 from sklearn.exceptions import FitFailedWarning
-from sklearn.linear_model import Ridge
 from sklearn.utils.estimator_checks import check_estimator
 
 from dpbo import Adjacency, Budget, Curator, Privacy, PrivacyUnit
@@ -39,31 +38,13 @@ FEW = NoisedSearch(n_initial=2)
 NEARBY = NoisedSearch(n_initial=2, trust_region=True)
 EXACT = NoNoise(allow_not_private=True)
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"scoring": "fbeta"}, "^scoring="),
+    ({"param_distributions": "max_depth", "strategy": ALL}, "^param_distributions="),
     ({"strategy": NoisedSearch(risk=0.6)}, "^risk="),
     ({"strategy": Auto(first="bo")}, "^first="),
-    ({"budget": 0.5}, "^budget="),
     ({"param_distributions": [MIXED]}, "^param_distributions=.* with strategy 'bo'"),
-    ({"param_distributions": [1]}, "^param_distributions="),
-    ({"param_distributions": "max_depth", "strategy": ALL}, "^param_distributions="),
-    ({"strategy": "grid"}, "^strategy="),
     ({"strategy": ALL, "scoring": "f1"}, "^scoring="),
-    ({"strategy": ALL, "n_iter": 1}, "^n_iter="),
     ({"strategy": ALL, "mechanism": EXACT}, "^mechanism="),
-    ({"strategy": NoisedSearch(n_initial=0)}, "^n_initial="),
-    (
-        {
-            "estimator": Ridge(),
-            "param_distributions": {"alpha": [1.0, 2.0]},
-            "scoring": "neg_log_loss",
-        },
-        "^scoring=",
-    ),
-    ({"name": "x" * 193}, "name="),
-    ({"error_score": "zero"}, "^error_score="),
-    ({"param_distributions": {"max_depth": [-1, -2]}}, "max_depth"),
     ({"param_distributions": {"max_depth": [-1, -2]}, "strategy": ALL, "n_iter": 2}, "max_depth"),
-    ({"param_distributions": {"criterion": ["gini"]}}, "param_distributions="),
     ({"param_distributions": {"max_depth": [2], "criterion": ["gini"]}}, "param_distributions="),
     ({"param_distributions": {"ccp_alpha": st.uniform(0, -1)}}, "ccp_alpha="),
 ]
@@ -98,7 +79,6 @@ def test_a_validation_table_of_another_form_and_unused_arguments_are_refused(tmp
     for parameter, tables in (
         ("y_val", (*TRAIN, rows, np.stack([labels, labels], axis=1))),
         ("X_val", (*TRAIN, rows[:, :4], labels)),
-        ("X_val", (*TRAIN, rows.tolist(), labels)),
         ("X_val", (TRAIN[0].tolist(), TRAIN[1], X.tolist(), Y)),
         ("X_val", (frame[:400], TRAIN[1], frame[FRAME_COLUMNS[1:]][400:], labels)),
         ("X_val", (frame[:400], TRAIN[1], rows, labels)),
@@ -136,19 +116,8 @@ def test_a_unit_on_both_sides_is_seen_and_labels_of_two_kinds_are_refused():
         with pytest.raises(InputError, match=r"^groups_train="):
             Tables(rows, None, rows.copy(), None).require_apart(groups, trained)
         Tables(rows, None, rows.copy(), None).require_apart(groups, apart[kind])
-        for mixed in ([1, "b", 1], np.array(["b", 1, 2], dtype=object)):
-            with pytest.raises(UsageError, match="different kinds"):
-                Tables(rows, None, rows.copy(), None).require_apart(mixed, trained)
-
-
-def test_what_is_no_label_a_record_is_refused_by_name_and_not_shown():
-    rows = np.zeros((3, 1))
-    good = [1, 2, 3]
-    for labels in ([{1}, {2}, {3}], "abc", {1, 2, 3}, {1: 0, 2: 0, 3: 0}, np.zeros((3, 2))):
-        for name, given in (("groups", (labels, good)), ("groups_train", (good, labels))):
-            with pytest.raises(InputError, match=rf"^{name}='\w+'") as caught:
-                Tables(rows, None, rows.copy(), None).require_apart(*given)
-            assert caught.value.__context__ is None
+        with pytest.raises(UsageError, match="different kinds"):
+            Tables(rows, None, rows.copy(), None).require_apart([1, "b", 1], trained)
 
 
 def test_a_name_that_begins_another_is_no_sign_that_a_search_has_begun():
@@ -165,21 +134,17 @@ def test_a_search_that_cannot_propose_is_refused_before_anything_is_reserved(tmp
     def failing(*_args, **_settings):
         raise RuntimeError("no neighbours")
 
-    for strategy, name in ((FEW, "suggest"), (NEARBY, "suggest_in_trust_region")):
-        monkeypatch.setattr(strategies, name, failing)
-        file = str(tmp_path / f"{name}.db")
-        with pytest.raises(RuntimeError, match="no neighbours"):
-            short(strategy=strategy, dataset="d", ledger=file).fit(*TRAIN, *VALIDATION)
-        assert {record.kind for record in Ledger.open(file).records()} <= {
-            "birth",
-            "assume",
-        }, strategy
+    monkeypatch.setattr(strategies, "suggest", failing)
+    file = str(tmp_path / "l.db")
+    with pytest.raises(RuntimeError, match="no neighbours"):
+        short(strategy=FEW, dataset="d", ledger=file).fit(*TRAIN, *VALIDATION)
+    assert {record.kind for record in Ledger.open(file).records()} <= {"birth", "assume"}
 
 
 def test_a_parameter_of_one_value_is_held():
     whole = {"max_depth": [1, 2, 3], "min_samples_leaf": [2]}
     fine = {"ccp_alpha": st.loguniform(1e-4, 1e-1), "criterion": ["gini"]}
-    for space, strategy in ((whole, FEW), (fine, FEW), (fine, NEARBY)):
+    for space, strategy in ((whole, FEW), (fine, NEARBY)):
         search = short(param_distributions=space, strategy=strategy).fit(*TRAIN, *VALIDATION)
         name, (value,) = list(space.items())[1]
         assert search.best_params_[name] == value, (name, strategy)
@@ -228,8 +193,6 @@ def test_a_search_in_which_nothing_can_be_fitted_still_states_what_it_spent():
     "given",
     [
         {"unit": "patient"},
-        {"adjacency": "add-or-remove-one"},
-        {"dataset": "d"},
         {"share": 0.5},
         {"allow_repeated": True},
     ],

@@ -57,12 +57,6 @@ def test_four_mixed_parameters_of_a_boosting_model():
     assert "(1.000, 0.0)-DP" in str(search.statement())
 
 
-def test_without_adult_it_says_where_it_looked(monkeypatch):
-    monkeypatch.delenv("DPBO_DATA", raising=False)
-    with pytest.raises(FileNotFoundError, match=r"\$DPBO_DATA/adult/adult.csv.gz"):
-        runpy.run_path(str(EXAMPLES / "adult_boosting.py"), run_name="__main__")
-
-
 @pytest.mark.deep
 @pytest.mark.skipif(
     "DPBO_DATA" not in os.environ, reason="the variable DPBO_DATA names no folder with Adult"

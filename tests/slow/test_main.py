@@ -133,9 +133,6 @@ def test_bad_input_is_one_line_and_its_own_exit_status(tmp_path):
     for arguments, (expected, message) in {
         ("--ledger", tmp_path / "l.db"): (8, "LedgerMismatch"),
         ("--epsilon", "0"): (2, "--epsilon 0.0 is not allowed: --epsilon must"),
-        ("--delta", "1.5"): (2, "--delta 1.5"),
-        ("--seed", "-1"): (2, "--seed -1"),
-        ("--candidates", "0"): (2, "--candidates 0"),
         ("ledger", "show", "a\0b"): (2, "FILE_OR_URL <str>"),
         ("report", tmp_path / "l.db", "--output", tmp_path / "no" / "r.html"): (2, "--output"),
         ("ledger", "show", "/nowhere/l.db"): (4, "no ledger"),
@@ -256,33 +253,20 @@ def test_records_say_who_writes_them_if_the_operator_does(tmp_path, monkeypatch)
     assert out.count("from here on by Ada, 2026-11-26") == 1
     assert printed("ledger", "verify", url)[0] == 0
     assert curator.statement().entries == len(curator.ledger.records())
-    for refused in ("a\nb", "x" * 201):
-        monkeypatch.setenv("DPBO_RUN_BY", refused)
-        with pytest.raises(InputError, match="DPBO_RUN_BY=<str> is not allowed"):
-            opened(url, allow_repeated=True)
+    monkeypatch.setenv("DPBO_RUN_BY", "a\nb")
+    with pytest.raises(InputError, match="DPBO_RUN_BY=<str> is not allowed"):
+        opened(url, allow_repeated=True)
 
 
-def test_help_and_version_name_the_command_as_it_was_called(monkeypatch):
-    for called, name in (
-        ("/usr/bin/dpbo", "dpbo"),
-        ("C:/scripts/dpbo.exe", "dpbo"),
-        ("/x/dpbo/__main__.py", "python -m dpbo"),
-    ):
+def test_help_and_version_name_the_command_as_it_was_called(monkeypatch, capsys):
+    for called, name in (("/usr/bin/dpbo", "dpbo"), ("/x/dpbo/__main__.py", "python -m dpbo")):
         monkeypatch.setattr(sys, "argv", [called])
-        for arguments, text in (
-            (["--help"], f"usage: {name} ["),
-            (["ledger", "--help"], f"usage: {name} ledger "),
-        ):
-            with (
-                contextlib.redirect_stdout(io.StringIO()) as out,
-                pytest.raises(SystemExit) as ended,
-            ):
-                main(arguments)
-            assert ended.value.code == 0
-            assert out.getvalue().startswith(text)
-        with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
+        with pytest.raises(SystemExit):
+            main(["ledger", "--help"])
+        assert capsys.readouterr().out.startswith(f"usage: {name} ledger ")
+        with pytest.raises(SystemExit):
             main(["--version"])
-        assert out.getvalue() == f"dpbo {dpbo.__version__}\n"
+        assert capsys.readouterr().out == f"dpbo {dpbo.__version__}\n"
 
 
 def test_a_cut_end_that_nothing_tells_of_has_a_status_of_its_own(tmp_path):

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import sysconfig
 
-import jupytext
 import matplotlib
 import matplotlib.pyplot
 import pytest
@@ -45,12 +44,11 @@ def test_the_whole_loop(tmp_path, monkeypatch, capsys):
     assert 0.7 < accuracy < 1.1
 
 
-@pytest.mark.parametrize("folder", ["site-packages", "libraries"])
-def test_the_readme_runs_where_libraries_lie_outside_the_interpreter(folder, tmp_path):
+def test_the_readme_runs_where_libraries_lie_outside_the_interpreter(tmp_path):
     """As of `pip install --target`: they were taken for the caller's own code, and a search ended
     in an AttributeError, or never.
     """
-    libraries = tmp_path / folder
+    libraries = tmp_path / "libraries"
     libraries.symlink_to(sysconfig.get_paths()["purelib"])
     paths = {"PYTHONPATH": os.pathsep.join([str(libraries), str(ROOT)])}
     for code, _ in readme.examples():
@@ -101,21 +99,6 @@ def test_what_the_readme_prints_has_the_form_that_it_shows(code, printed, capsys
 
 def test_the_readme_is_short():
     assert (ROOT / "README.md").read_text().count("\n") < 100
-
-
-def test_code_that_readers_see_fits_a_page():
-    """Blocks of every language on every page, and the notebooks' cells."""
-    shown = {
-        path: re.findall(r"^ *```.*\n((?:.*\n)*?) *```$", path.read_text(), flags=re.MULTILINE)
-        for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    }
-    for path in (ROOT / "notebooks").glob("*.py"):
-        cells = jupytext.read(path).cells
-        shown[path] = [cell.source for cell in cells if cell.cell_type == "code"]
-    assert sum(map(len, shown.values())) > 200
-    for path, pieces in shown.items():
-        for line in "\n".join(pieces).splitlines():
-            assert len(line) <= 88, f"{path.name}: {line}"
 
 
 def test_the_table_of_what_an_epsilon_means():

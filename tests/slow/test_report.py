@@ -18,7 +18,7 @@ import dpbo
 from dpbo.__main__ import main
 from dpbo.accounting import PureFilter
 from dpbo.dpsgd.selection import NoisedScore, private_selection
-from dpbo.errors import InputError, LedgerUnavailable, UsageError
+from dpbo.errors import UsageError
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.queries import CandidateScores, ClippedMean
 from dpbo.reporting.words import with_noise
@@ -347,25 +347,6 @@ def test_the_how_to_page_runs_as_it_is_printed(ledger, tmp_path, monkeypatch):
         exec(compile(block, "pictures-and-report.md", "exec"), names)
     require_alone((tmp_path / "report.html").read_text())
     matplotlib.pyplot.close("all")
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        pytest.param(3, id="number"),
-        pytest.param(None, id="none"),
-        pytest.param(object(), id="object"),
-        pytest.param(SPACE, id="space"),
-    ],
-)
-def test_what_has_no_ledger_is_refused(source):
-    with pytest.raises(InputError):
-        dpbo.report(source)
-
-
-def test_a_ledger_that_is_not_there_is_unavailable(tmp_path):
-    with pytest.raises(LedgerUnavailable):
-        dpbo.report(str(tmp_path / "no.db"))
 
 
 def test_a_search_without_a_fit_has_no_report():

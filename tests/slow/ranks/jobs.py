@@ -272,37 +272,12 @@ def resumed_with_others(ranks, folder):
     return first, again, other, holds_protected(fresh)
 
 
-def resumed_after_a_release(ranks, folder):
-    """In each session one value more; what was lost is asked for on all ranks."""
-    whole = rows()
-    left = []
-    for _ in range(2):
-        curator = owner(
-            whole[dealt(N, ranks)],
-            budget=Budget.gdp(1.0),
-            ranks=ranks,
-            allow_repeated=True,
-            **on_disk(folder),
-        )
-        asked = objective(curator)
-        asked(at(0.1))
-        left.append(asked.remaining)
-    return left
-
-
 def named_alone(ranks, folder):
     """The ledger of a data set that is named without a place."""
     os.environ["DPBO_STATE"] = str(folder)
     curator = opened(ranks, dataset="d", entropy=system_entropy)
     curator.release(mean(), NOISE)
     return [curator.ledger.storage.persistent, len(charges(curator.ledger))]
-
-
-def words_and_numbers(ranks, folder):
-    """In tuples, which is the harder case."""
-    labels = np.empty(1, dtype=object)
-    labels[0] = ("a", ranks.rank if ranks.rank else "0")
-    return held(ranks, 1, labels)
 
 
 def other_questions(ranks, folder):
@@ -410,10 +385,6 @@ def lies(ranks, folder):
     return [told, last, charged(curator.ledger), stored(curator.ledger)]
 
 
-def other_terms(ranks, folder):
-    return opened(ranks, budget=Budget.gdp(1.0 + (ranks.rank == 2)), **on_disk(folder))
-
-
 def refused_by_one(ranks, folder):
     """What goes wrong on one rank goes wrong on all; the curator lives on."""
     curator = opened(ranks)
@@ -512,9 +483,6 @@ def trains_together(ranks, folder):
 
     config = DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=2, batch_size=2)
 
-    class OwnParallel(DistributedDataParallel):
-        """As a subclass it is not one of those that Opacus knows."""
-
     def train(spread):
         module = spread(torch.nn.Linear(2, 2))
         session = Session(TensorDataset(torch.rand(4, 2)), config)
@@ -522,7 +490,6 @@ def trains_together(ranks, folder):
 
     kinds = (
         DistributedDataParallel,
-        OwnParallel,
         DifferentiallyPrivateDistributedDataParallel,
         fully_shard,
         lambda module: torch.nn.Sequential(DistributedDataParallel(module)),
@@ -544,26 +511,6 @@ def comes_late(ranks, folder):
         # So the others gave up before this one came, or the test runs into its limit.
         time.sleep(0.1)
     return curator.release(mean(), NOISE)
-
-
-def refused_before_it_is_asked(ranks, folder):
-    """Rank 1 gives arguments that are refused before any collective; then all go on together. Last,
-    all are refused alike.
-    """
-    odd: Any = "" if ranks.rank == 1 else "release"
-    role: Any = None if ranks.rank == 1 else "validation"
-    (made,) = met_by(lambda: opened(ranks, budget=Budget.gdp(1.0), role=role))
-    curator = opened(ranks, budget=Budget.gdp(1.0))
-    handle = curator.evaluate(mean())
-    detail = object() if ranks.rank == 1 else 0.5
-    apart, named = met_by(
-        lambda: curator.release_all([handle], NOISE, name=odd),
-        lambda: curator.evaluate(mean(), x=detail),
-    )
-    together = curator.release(handle, NOISE).value.tolist()
-    wrong: Any = 3
-    (alike,) = met_by(lambda: curator.release_all(wrong, NOISE))
-    return made, apart, named, alike, together, len(charges(curator.ledger))
 
 
 def others_take_turns(ranks, folder):
@@ -643,14 +590,11 @@ JOBS: dict[str, tuple[int, Any]] = {
     "dies before it tells the value": (SIZE, dies(0, Ranks, "_broadcast", 3, "release dpgibo")),
     "dies after the value": (SIZE, dies(2, Ranks, "reduce", 4, "evaluate ClippedGradient")),
     "unit on two ranks": (SIZE, unit_on_two_ranks),
-    "words and numbers": (SIZE, words_and_numbers),
     "written in another way": (2, written_in_another_way),
     "resumed with others": (3, resumed_with_others),
-    "resumed after a release": (2, resumed_after_a_release),
     "other questions": (SIZE, other_questions),
     "other models": (2, other_models),
     "lies": (2, lies),
-    "other terms": (SIZE, other_terms),
     "named alone": (2, named_alone),
     "refused by one": (SIZE, refused_by_one),
     "fail in two ways": (2, fail_in_two_ways),
@@ -658,8 +602,6 @@ JOBS: dict[str, tuple[int, Any]] = {
     "no hidden runs": (2, no_hidden_runs),
     "trains together": (2, trains_together),
     "comes late": (SIZE, comes_late),
-    "no records": (SIZE, lambda ranks, _: held(ranks, 0)),
-    "refused before it is asked": (2, refused_before_it_is_asked),
     "others take turns": (2, others_take_turns),
     "on devices": (min(SIZE, torch.cuda.device_count()), on_devices),
     "on two CPUs": (2, on_devices),

@@ -2,7 +2,6 @@
 charge, no second noise.
 """
 
-import datetime
 import json
 
 import numpy as np
@@ -106,19 +105,6 @@ def test_ranks_resume_with_the_same_records_however_they_are_dealt(met):
         assert "began with other validation records" in other[1]
 
 
-def test_ranks_resume_after_a_release(met):
-    """The first rank alone asked what was lost, and all others went on without it."""
-    for rank in met("resumed after a release").values():
-        assert rank["value"] == [2, 1]
-
-
-@pytest.mark.deep
-def test_other_kinds_of_labels_other_terms_and_no_records_are_refused_on_all(met):
-    assert refusal(met, "words and numbers")[0] == "InputError"
-    assert refusal(met, "no records")[0] == "UsageError"
-    assert refusal(met, "other terms")[0] == "RanksDisagree"
-
-
 def test_ranks_that_ask_for_different_things_are_refused_and_may_go_on(met):
     for rank in met("other questions").values():
         point, alone, step, noise, charges, left = rank["value"]
@@ -165,18 +151,6 @@ def test_a_rank_that_lies_causes_no_second_noise_and_no_release_without_a_charge
         false_sum, after, repeated, goes_on, hidden, again, alone = steps
         assert [false_sum, after, goes_on, hidden, again] == [None] * 5
         assert [repeated[0], alone[0]] == ["RanksDisagree"] * 2
-
-
-@pytest.mark.deep
-def test_an_argument_refused_on_one_rank_keeps_the_others_in_step(met):
-    told = met("refused before it is asked")
-    assert len(told) == 2
-    for number, rank in told.items():
-        made, apart, named, alike, together, charges = rank["value"]
-        assert [made[0], apart[0]] == (["InputError"] * 2 if number == 1 else ["RanksDisagree"] * 2)
-        assert named[0] in ("InputError", "RanksDisagree")
-        assert (alike[0], charges) == ("InputError", 1)
-        assert together == told[0]["value"][4], "the release that both asked for"
 
 
 @pytest.mark.deep
@@ -237,7 +211,7 @@ def test_hidden_runs_are_refused_on_ranks_before_they_cost(met):
 def test_a_training_that_several_processes_share_is_refused(met):
     for rank in met("trains together").values():
         *modules, curator, noted = rank["value"]
-        assert len(modules) == 5
+        assert len(modules) == 4
         for kind, text in modules:
             assert (kind, "must be in one process" in text) == ("InputError", True), text
         assert curator == [
@@ -260,18 +234,10 @@ def test_equal_labels_have_one_name_and_others_another():
         return [tuple(row) for row in hash_labels(labels, key)[0].tolist()]
 
     assert names(torch.tensor([3, 4])) == names([3, 4, 3]) == names(np.array([4, 3]))
-    for alike in (
-        [0, 1, 2**80, -1],
-        ["1", "", "a"],
-        [b"1", b""],
-    ):
+    for alike in ([0, 1, 2**80, -1], ["1", "", "a"]):
         assert len(set(names(alike))) == len(alike)
     assert names(["a"]) != names(["a"], b"another key")
-    assert names([]) == []
-    kinds = [
-        hash_labels(labels, b"k")[1]
-        for labels in ([1], ["1"], [b"1"], [True], [datetime.date(2020, 1, 1)])
-    ]
+    kinds = [hash_labels(labels, b"k")[1] for labels in ([1], ["1"], [b"1"], [True])]
     assert len(set(kinds)) == len(kinds), "labels of different kinds are seen, not compared"
     assert kinds[0] == hash_labels(torch.tensor([4]), b"k")[1]
     with pytest.raises(InputError, match="groups"):

@@ -9,10 +9,8 @@ import pytest
 import torch
 
 from dpbo import Budget
-from dpbo.errors import InputError
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd, embedding
 from dpbo.papers.em.moment_features import COVARIANCES
-from dpbo.queries.ball import Box
 from dpbo.records.protected_records import ClippedRowsWarning
 from tests.setups import DOUBLE, EXACT, of, owner
 
@@ -119,24 +117,7 @@ def test_with_a_budget_raw_columns_are_found_and_the_statement_names_the_bounds(
     assert "bounds [[0.0, 100.0], [-100000.0, 300000.0]]" in str(found.statement())
 
 
-def test_a_record_is_scaled_by_itself_and_one_that_is_not_finite_stays_so():
-    box = Box(torch.from_numpy(BOUNDS))
-    X = torch.from_numpy(people())
-    clipped = box.clipped(X)
-    assert np.array_equal(clipped.numpy(), scaled(X.numpy()), equal_nan=True)
-    alone = torch.cat([box.clipped(row.unsqueeze(0)) for row in X[:50]])
-    assert torch.equal(alone.nan_to_num(9.0), clipped[:50].nan_to_num(9.0))
-
-
-def test_bounds_that_are_none_are_refused_and_charge_nothing():
-    curator = owner(torch.from_numpy(people(60)), budget=BUDGET)
-    for bounds in ([[0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]], [0.0, 1.0], [[0.0, np.nan], [0.0, 1.0]]):
-        with pytest.raises(InputError, match="bounds="):
-            DPKMeans(2, budget=0.5, dimension=2, bounds=bounds).fit(curator)
-    assert curator.ledger.head().seq == 0
-
-
-@pytest.mark.parametrize("kind", [DPGaussianMixture, DPKMeans, DPLloyd, DPFactorAnalysis])
+@pytest.mark.parametrize("kind", [DPGaussianMixture, DPFactorAnalysis])
 def test_raw_columns_in_a_small_ball_are_warned_of_before_a_charge(kind):
     """The whole budget was spent on the radius."""
     X = people(300)

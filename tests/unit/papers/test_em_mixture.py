@@ -63,7 +63,7 @@ def test_it_comes_close_to_the_open_fit(covariance):
     X = blobs()
     test = blobs(2000, seed=1)
     plain = GaussianMixture(2, covariance_type=covariance, random_state=0).fit(X)
-    for method, adjacency in (("mle", REPLACE), ("mle", ADD), ("map", REPLACE), ("map", ADD)):
+    for method, adjacency in (("mle", REPLACE), ("map", ADD)):
         private = mixture(
             covariance_type=covariance, method=method, adjacency=adjacency, budget=Budget(5.0, 1e-6)
         ).fit(X)
@@ -150,12 +150,7 @@ def test_a_public_start_takes_the_place_of_k_means():
     assert stages(curator) == ["frame"] + ["em"] * 4
     # the components keep the places that they were given
     assert np.abs(fitted.means_ - means).max() < 0.2
-    for wrong in (
-        {"means_init": means[:1]},
-        {"means_init": [[np.nan, 0.0], [0.0, 0.0]]},
-        {"weights_init": [0.5, 0.6]},
-        {"weights_init": [1.0, 0.0]},
-    ):
+    for wrong in ({"means_init": means[:1]}, {"weights_init": [0.5, 0.6]}):
         with pytest.raises(InputError, match=next(iter(wrong))):
             mixture(budget=0.5, name="other", **(settings | wrong)).fit(curator)
     assert list(curator.ledger.used()) == ["dp-em"]
@@ -251,7 +246,7 @@ def test_averaging_takes_off_the_noise_it_says():
     )
 
 
-@pytest.mark.parametrize("adjacency", [REPLACE, ADD])
+@pytest.mark.parametrize("adjacency", [REPLACE, pytest.param(ADD, marks=pytest.mark.deep)])
 def test_estimates_lie_within_their_standard_errors(adjacency):
     """Noise alone beside the fit without it, and both around what 25 tables were drawn from."""
     means, deviations = np.array([[2.0, 1.0], [-2.0, 0.0]]), np.array([[0.5, 0.8], [0.6, 0.5]])
@@ -370,15 +365,6 @@ def test_a_far_cluster_of_few_records_is_kept():
         assert abs(fitted.means_[:, 0].max() - 12.0) < 0.5
 
 
-def test_other_questions_are_not_answered_by_what_was_released(on_disk, monkeypatch):
-    X = blobs(1000)
-    model = mixture(budget=0.5, dimension=2, max_iter=3)
-    clone(model).fit(make(X, **on_disk))
-    monkeypatch.setattr("dpbo.papers.em.mixture._SEPARATION", 0.9)
-    with pytest.raises(LedgerMismatch, match="question"):
-        clone(model).fit(make(X, **on_disk))
-
-
 @attack("A5", "A8")
 def test_rows_that_are_not_finite_count_as_nothing_and_no_records_are_as_private():
     assert mixture(adjacency=ADD).fit(np.empty((0, 2))).statement()
@@ -391,28 +377,16 @@ def test_rows_that_are_not_finite_count_as_nothing_and_no_records_are_as_private
     )
 
 
-def test_it_pickles_without_its_curator_and_keeps_its_statement():
-    private = mixture().fit(blobs(500))
-    twin = pickle.loads(pickle.dumps(private))
-    assert np.array_equal(twin.score_samples(blobs(20)), private.score_samples(blobs(20)))
-    assert str(twin.statement()) == str(private.statement())
-
-
 def test_bad_input_is_refused_and_reserves_nothing():
     wrong: list[dict[str, Any]] = [
         {"shares": (0.0, 1.0, 1.0)},
         {"n_components": 5000},
-        {"vectors": 3},
         {"reach": 0.1},
         {"dimension": None},
-    ]
-    for change in (
-        *wrong,
         {"radius": None},
-        {"center": [0.0]},
         {"covariance_type": "vb"},
-        {"method": "vb"},
-    ):
+    ]
+    for change in wrong:
         curator = make(blobs(50))
         with pytest.raises(InputError):
             mixture(**{"budget": 0.5, "dimension": 2, **change}).fit(curator)

@@ -11,8 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpbo import Adjacency, Budget, PrivacyUnit
-from dpbo.errors import InputError
+from dpbo import Adjacency, Budget
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.papers.em.mixture_moments import MixtureMoments, responsibilities
 from dpbo.papers.em.moment_features import COVARIANCES, features, width_of
@@ -207,12 +206,6 @@ def test_noise_follows_the_weights():
         D = math.sqrt(2 * sum(w * w for w in weights))
         q, m, c = (3.0 * D / w for w in weights)
         assert std[1].tolist() == pytest.approx([q, m, m, c, c / math.sqrt(2), c])
-
-
-def test_units_of_several_records_are_refused():
-    curator = make(torch.zeros(3, 2).double(), unit=PrivacyUnit("patient", groups=[0, 0, 1]))
-    with pytest.raises(InputError, match="made for units of several records"):
-        curator.evaluate(MixtureMoments(2, ball=Ball(1.0), natural=natural(2, 2)))
 
 
 def test_the_authors_covariance_moves_four_times_as_far_as_their_noise_is_for():

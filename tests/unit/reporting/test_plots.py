@@ -11,12 +11,11 @@ from sklearn.svm import SVC
 
 from dpbo import DPGIBO, Budget, DPSearch, Privacy, PrivateObjective, Space
 from dpbo.errors import MissingLibrary, UsageError
-from dpbo.integrations.optuna import NoiseAwareSampler, TrialObjective
 from dpbo.planning import noise_per_evaluation
 from dpbo.reporting import plots
 from dpbo.reporting.released_values import PUBLIC_SCORES, ReleasedValues
-from dpbo.search import Choice, NoisedSearch
-from tests.setups import DOUBLE, of, owner
+from dpbo.search import Choice
+from tests.setups import DOUBLE, owner
 
 plt = pytest.importorskip("matplotlib.pyplot")
 SPACE = Space(
@@ -89,11 +88,6 @@ def test_slices_go_through_the_recommended_point(run):
     shown = rate.collections[-1].get_offsets()
     assert np.allclose(shown[:, 0], [released.parameters(row)["rate"] for row in range(10)])
     assert np.allclose(shown[:, 1], released.Y[:, 0])
-    assert [axes.get_xlabel() for axes in plots.plot_slices(run).axes] == [
-        "x0",
-        "x1",
-        "x2",
-    ], "no space: names of coordinates"
 
 
 def test_a_study_of_the_posterior_means_is_drawn_by_optuna(run):
@@ -125,46 +119,7 @@ def test_a_run_of_dpgibo_shows_its_gradients_beside_their_noise():
         assert noise == pytest.approx(result.rho), "the clip is 1"
 
 
-@pytest.mark.deep
-def test_an_optuna_study_and_a_search_draw_the_same_values(run):
-    made = objective(evaluations=6)
-    study = optuna.create_study(
-        direction="maximize", pruner=optuna.pruners.NopPruner(), sampler=NoiseAwareSampler(SPACE)
-    )
-    study.optimize(TrialObjective(made, SPACE), n_trials=6)
-    for source in (study, TrialObjective(made, SPACE)):
-        released = ReleasedValues.of(source)
-        for mine, history in zip(
-            (released.X, released.Y, released.Yvar), made.history(), strict=True
-        ):
-            assert torch.allclose(mine, history)
-        assert released.space.names == SPACE.names
-        assert len(plots.plot_slices(source).axes) == 3
-    X = np.random.default_rng(0).normal(size=(300, 2))
-    y = X[:, 0] > 0
-    spaces = {"C": scipy.stats.loguniform(1e-2, 1e2), "kernel": ["rbf", "linear"]}
-    choice = Choice()
-    among_all = Choice(candidates=None)
-    for strategy in (NoisedSearch(n_initial=4), choice, among_all):
-        settings = of(strategy=strategy, budget=Budget(8.0, 1e-6), n_iter=5)
-        settings["privacy"] = Privacy(allow_repeated=True)
-        search = DPSearch(SVC(random_state=0), spaces, **settings).fit(
-            X[:100], y[:100], X[100:], y[100:]
-        )
-        if isinstance(strategy, NoisedSearch):
-            released = ReleasedValues.of(search)
-            assert search.recommendation_.kept is (released.best_is != "recommended")
-            if not search.recommendation_.kept:
-                assert released.parameters(released.best) == pytest.approx(search.best_params_)
-            plots.plot_convergence(search)
-        elif strategy is among_all:
-            with pytest.raises(UsageError, match="knows no score of its configurations"):
-                plots.plot_convergence(search)
-        if strategy is not among_all:
-            plots.plot_parallel_coordinates(search)
-
-
-@pytest.mark.parametrize("strategy", ["auto", "weighted_cv", Choice()], ids=str)
+@pytest.mark.parametrize("strategy", ["weighted_cv", Choice()], ids=str)
 def test_a_search_that_released_no_score_draws_what_it_cross_validated(strategy):
     X = np.random.default_rng(0).normal(size=(400, 3))
     y = X[:, 0] + X[:, 1] ** 2 > 0.5
@@ -230,12 +185,10 @@ def test_what_cannot_be_drawn_is_refused_by_name(run, monkeypatch):
     fresh = objective()
     for call in (
         lambda: plots.plot_convergence(fresh),
-        lambda: plots.plot_convergence(3),
         lambda: plots.plot_convergence(run, metric=1),
         lambda: plots.plot_slices(run, space=Space(a=[1, 2])),
         lambda: plots.plot_budget(fresh.curator),
         lambda: plots.plot_convergence(optuna.create_study()),
-        lambda: plots.plot_noise(10, epsilons=[0.0]),
     ):
         with pytest.raises(UsageError):
             call()
