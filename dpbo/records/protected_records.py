@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _TABLES = 64
+# of numpy's search for a cell that two arrays have in common
+_WORK = 10_000
 _NOT_COMPARED = (
     "%s records are not compared with others, because single records cannot be read alike twice"
 )
@@ -460,7 +462,7 @@ def require_unnamed(
 
     Tables in memory are compared part by part, features apart from labels. Parts of one number a
     row, those with few different rows, and Datasets that may read files are known by identity
-    alone.
+    alone, or where arrays or tensors share memory, as a slice does with its table.
 
     Args:
         name: the argument that holds the function, or an estimator or container with functions.
@@ -472,7 +474,11 @@ def require_unnamed(
     own = leaves(container)
     own_sets: list[RowSet] | None = None
     for variable, table in named_tables(function, own):
-        same = any(_share_samples(part, each) for part in leaves(table) for each in own)
+        same = any(
+            _share_samples(part, each) or _share_memory(part, each)
+            for part in leaves(table)
+            for each in own
+        )
         held = None if same else _in_memory(table)
         if held is not None and own_sets is None:
             own_sets = _sets_of(records, parts_alone=True)
@@ -501,6 +507,28 @@ def _share_samples(first: Any, second: Any) -> bool:
     if first is not second:
         return False
     return places is None or others is None or not {*places}.isdisjoint(others)
+
+
+def _share_memory(first: Any, second: Any) -> bool:
+    """Whether two arrays, or tensors on the CPU, have a cell in common."""
+    one, other = _array_of(first), _array_of(second)
+    if one is None or other is None:
+        return False
+    # mypy knows no other number of steps than none
+    shares: Any = np.shares_memory
+    try:
+        return bool(shares(one, other, max_work=_WORK))
+    except np.exceptions.TooHardError:
+        return np.may_share_memory(one, other)
+
+
+def _array_of(part: Any) -> Any:
+    """The array that has this part's memory; None for other parts than arrays and tensors."""
+    if isinstance(part, Tensor):
+        # Others than dense ones on the CPU, and dtypes that numpy lacks.
+        with contextlib.suppress(TypeError, RuntimeError):
+            return part.detach().numpy()
+    return part if isinstance(part, np.ndarray) else None
 
 
 def _in_memory(table: Any) -> Any:

@@ -20,6 +20,7 @@ from dpbo.errors import InputError, UsageError
 from dpbo.papers.em import DPKMeans
 from dpbo.records.scaled_tables import ScaledRowsWarning, scaled_column
 from tests.attacks.marks import attack, slip
+from tests.setups import owner
 
 EACH: dict[str, Any] = {"unit": "record", "adjacency": "replace-one", "budget": Budget(3.0, 1e-6)}
 SPACE = Space(C=[0.1, 1.0, 10.0])
@@ -86,6 +87,23 @@ class Centred(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
 
 EVERYBODY = pd.DataFrame(people(8)[0])
+
+
+@pytest.mark.parametrize("kind", [lambda rows: rows, torch.from_numpy], ids=["array", "tensor"])
+def test_a_whole_table_of_few_different_rows_is_known_by_its_memory(kind):
+    """Rows that repeat cannot be told apart by their cells: a mean of the whole table passed."""
+    whole = kind(np.random.default_rng(3).integers(0, 3, size=(600, 3)).astype(float))
+    public = whole[:200]
+    settings: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 2}
+
+    def ask(fit):
+        chance = lambda model, rows: rows[:, 0] / 2.0  # noqa: E731
+        return PrivateObjective(owner(whole[200:]), chance, fit=fit, **settings)
+
+    with pytest.raises(InputError, match=r"^fit=.*'whole' has some"):
+        ask(lambda x: whole.mean(0))
+    ask(lambda x: public.mean(0))
+    ask(lambda x: whole[:200].mean(0))
 
 
 @slip(
