@@ -402,13 +402,18 @@ class LabelEstimator(PointEstimator):
         return estimator.fit(X).predict(X)
 
 
-def public_count(units: float | None, value: torch.Tensor, std: torch.Tensor) -> float:
-    """The public number of records; where it is private, the released one, at least 1 and three
-    standard deviations of its noise.
+def record_count(public: float | None, value: torch.Tensor, std: torch.Tensor) -> float:
+    """The number of records in a released sum, of which those with a missing cell are no part.
+
+    It is the public number where the released count lies within three standard deviations of its
+    noise of that: then fewer are missing than the noise would show. Else, and where there is no
+    public number, it is the released count, at least 1 and three standard deviations. Released
+    numbers alone decide, so this costs nothing.
     """
-    if units is not None:
-        return float(units)
-    return max(float(value), 1.0 + 3.0 * float(std))
+    released, noise = float(value), 3.0 * float(std)
+    if public is not None and abs(released - public) <= noise:
+        return float(public)
+    return max(released, 1.0 + noise)
 
 
 def _of_list(rows: Sequence[Any], width: int | None) -> NDArray[Any]:

@@ -36,7 +36,7 @@ from dpbo.papers.em.estimator import (
     Floats,
     Iterations,
     PointEstimator,
-    public_count,
+    record_count,
 )
 from dpbo.papers.em.gaussians import matrix_of
 from dpbo.papers.em.point_sums import SecondMoment, VectorSum
@@ -78,7 +78,7 @@ class DPFactorAnalysis(TransformerMixin, PointEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any = None) -> DPFactorAnalysis:
         """Release, then EM. X: `n x d`, or a Curator. A row with a cell that is NaN, infinite or no
-        number is in no sum, though in the public number of records.
+        number is in no sum: the estimates are those of the other rows.
 
         Raises:
             InputError: an argument outside its range.
@@ -94,7 +94,9 @@ class DPFactorAnalysis(TransformerMixin, PointEstimator):  # type: ignore[misc]
                 "the public number of records",
                 "Their number is private, and `center` is given.",
             )
-        second_moment = SecondMoment(d, ball=ball, **self._of_records())
+        # beside the second moment the number of records costs nothing under REPLACE_ONE
+        counted = self.center is not None and curator.units is not None
+        second_moment = SecondMoment(d, ball=ball, counted=counted, **self._of_records())
         terms, given = self._of_points({"divisor": self.divisor, "random_state": seed})
         slots = 1 if self.center is not None else 2
         reservation = self._reserve(X, curator, slots, [second_moment], terms, given)
@@ -103,12 +105,15 @@ class DPFactorAnalysis(TransformerMixin, PointEstimator):  # type: ignore[misc]
         else:
             total = VectorSum(d, ball=ball, **self._of_records())
             value, std = self._release(reservation, total, "mean")
-            count = public_count(public, value[0], std[0])
+            count = record_count(public, value[0], std[0])
             mean = value[1:] / count
             mean = mean / max(1.0, float(mean.norm()))
             ball = Ball(ball.radius, center=ball.outward(mean.unsqueeze(0))[0])
             second_moment = dataclasses.replace(second_moment, ball=ball)
         value, std = self._release(reservation, second_moment, "second moment")
+        if counted:
+            count = record_count(public, value[0], std[0])
+            value, std = value[1:], std[1:]
         A = matrix_of(value.unsqueeze(0) / count, d)[0]
         noise = std / count
         rank = min(d - 1, 2 * self.n_components + 5)
