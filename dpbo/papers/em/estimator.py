@@ -8,7 +8,7 @@ of releases with equal noise.
 
 `fit` on an array protects each row, under `adjacency`; REPLACE_ONE makes the number of rows public.
 Rows that are not finite count as nothing, because refusing them would tell that they are there;
-predictions, on the caller's own rows, refuse them. Nothing that `fit` leaves behind depends on the
+predictions, on the caller's own rows, refuse them, and `score_samples` gives NaN for them. Nothing that `fit` leaves behind depends on the
 rows except through released values: it keeps no labels, no likelihood and no convergence check.
 `random_state` is for starts and samples, never for noise; the start's seed is kept in the ledger,
 so that a resumed run starts where it did.
@@ -361,11 +361,16 @@ class PointEstimator(PrivateEstimator):
     def _generator(self) -> np.random.RandomState:
         return check_random_state(self.random_state)
 
-    def _points(self, X: Any) -> torch.Tensor:
-        """The caller's own rows, for predictions; these must be finite."""
+    def _points(self, X: Any, *, complete: bool = True) -> torch.Tensor:
+        """The caller's own rows, for predictions; these must be finite, or, if they need not be
+        complete, become NaN where one of their cells is not.
+        """
         check_is_fitted(self)
-        rows = validate_data(self, _on_host(X), dtype=np.float64, reset=False)
-        return torch.from_numpy(np.array(rows))
+        rows = validate_data(
+            self, _on_host(X), dtype=np.float64, reset=False, ensure_all_finite=complete
+        )
+        points = torch.from_numpy(np.array(rows))
+        return points.masked_fill(~points.isfinite().all(1, keepdim=True), math.nan)
 
     def _unprotected(self, X: Any) -> Any:
         """The caller's own rows, for one exact number of all of them. Raises InputError for the

@@ -37,8 +37,9 @@ class DPEM(PrivateEstimator):
     iteration releases the moments M = (1/N) sum_i E[s(x_i, z_i)], and takes the next parameters
     from them.
 
-    A record with statistics that are not finite is in no sum. Where the released number of the
-    others says that more are missing than its noise would show, M is their mean, else N is n.
+    A record with statistics that are not finite is in no sum. The number of the others is released
+    with the sum, and where it lies further from a public N than its noise explains, M is their
+    mean: the noise of M is then that of the sum over the released number.
 
     Theorem (l2; unit: one record). Let |s| be cut to at most C = `bound`. REPLACE_ONE: N is public,
     and M moves by at most 2 C / N; with `nonnegative` by sqrt 2 C / N. ADD_OR_REMOVE_ONE: N is

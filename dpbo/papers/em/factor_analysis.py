@@ -145,11 +145,16 @@ class DPFactorAnalysis(TransformerMixin, PointEstimator):  # type: ignore[misc]
         return self.components_.T @ self.components_ + np.diag(self.noise_variance_)
 
     def score_samples(self, X: Any) -> Floats:
-        """log-density of each row."""
-        points = self._points(X)
+        """log-density of each row, `n`: NaN for a row with a cell that is NaN or infinite."""
+        return self._log_density(self._points(X, complete=False)).numpy()
+
+    def _log_density(self, points: torch.Tensor) -> torch.Tensor:
         L, psi = torch.from_numpy(self.components_.T.copy()), torch.from_numpy(self.noise_variance_)
-        law = torch.distributions.LowRankMultivariateNormal(torch.from_numpy(self.mean_), L, psi)
-        return law.log_prob(points).numpy()  # type: ignore[no-untyped-call]
+        law = torch.distributions.LowRankMultivariateNormal(
+            torch.from_numpy(self.mean_), L, psi, validate_args=False
+        )
+        found: torch.Tensor = law.log_prob(points)  # type: ignore[no-untyped-call]
+        return found
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean log-density of the caller's rows.
@@ -157,7 +162,7 @@ class DPFactorAnalysis(TransformerMixin, PointEstimator):  # type: ignore[misc]
         Raises:
             InputError: some of them are records that a ledger of this process protects.
         """
-        return float(self.score_samples(self._unprotected(X)).mean())
+        return float(self._log_density(self._points(self._unprotected(X))).mean())
 
 
 def low_rank_plus_diagonal(

@@ -247,8 +247,8 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         return np.sqrt(weights), np.sqrt(means)
 
     def score_samples(self, X: Any) -> Floats:
-        """log-density of each row: `n`."""
-        return self.log_density(self._points(X)).numpy()
+        """log-density of each row, `n`: NaN for a row with a cell that is NaN or infinite."""
+        return self.log_density(self._points(X, complete=False)).numpy()
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean log-density of the caller's rows.
@@ -256,7 +256,7 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         Raises:
             InputError: some of them are records that a ledger of this process protects.
         """
-        return float(self.score_samples(self._unprotected(X)).mean())
+        return float(self.log_density(self._points(self._unprotected(X))).mean())
 
     def log_density(self, X: torch.Tensor) -> torch.Tensor:
         """log-density at public points, `... x d` to `...`, differentiable: for
@@ -308,7 +308,8 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
 
         Args:
             X: public rows, `n x d`; or, with `n_samples`, the released mean log-density of so many
-                records: that of a `ClippedMean` of `score_samples`, for example.
+                records: that of a `ClippedMean` of `score_samples`, for example, in which a record
+                with a missing cell counts as the lower end of the range for every mixture alike.
             n_samples: the public number of records behind a released mean.
 
         Raises:
@@ -324,7 +325,7 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         if n_samples is not None:
             count = require("n_samples", n_samples, Count)
             return count * require("X", X, float), count
-        found = self.score_samples(self._unprotected(X))
+        found = self.log_density(self._points(self._unprotected(X)))
         return float(found.sum()), len(found)
 
     def _n_parameters(self) -> int:

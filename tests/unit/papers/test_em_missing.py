@@ -7,7 +7,8 @@ import torch
 from dpbo import Budget
 from dpbo.papers.em import DPEM, DPFactorAnalysis, DPGaussianMixture
 from dpbo.papers.em.estimator import record_count
-from tests.setups import DOUBLE, EXACT, of
+from dpbo.queries import ClippedMean
+from tests.setups import DOUBLE, EXACT, of, owner
 
 MEANS = np.array([[30.0, 3e4], [50.0, 9.5e4], [70.0, 5.2e4]])
 BOUNDS = np.array([[0.0, 100.0], [0.0, 1.5e5]])
@@ -91,3 +92,22 @@ def test_with_noise_they_are_within_it():
 def test_the_public_number_is_taken_where_the_released_one_agrees(public, released, taken):
     """Within three standard deviations of 1, and never below these."""
     assert record_count(public, torch.tensor(released), torch.ones((), dtype=DOUBLE)) == taken
+
+
+@pytest.mark.parametrize("kind", [DPGaussianMixture, DPFactorAnalysis])
+def test_the_density_of_a_row_with_a_missing_cell_is_missing_and_a_mean_of_them_is_released(kind):
+    X = people(600)
+    X[3] = [40.0, np.inf]
+    curator = owner(torch.from_numpy(X), budget=Budget.gdp(1.0))
+    found = kind(1, mechanism=EXACT, dimension=2, **SCALED).fit(curator)
+    whole = np.isfinite(X).all(1)
+    densities = found.score_samples(X)
+    assert np.array_equal(np.isnan(densities), ~whole)
+    assert densities[whole] == pytest.approx(found.score_samples(X[whole]))
+    query = ClippedMean(lambda _, rows: found.score_samples(rows), score_range=(-30.0, 0.0))
+    by_hand = np.where(whole, densities, -30.0).clip(-30.0, 0.0).mean()
+    assert float(curator.release(query, EXACT).value) == pytest.approx(by_hand, abs=1e-3)
+    public = X + 1.0
+    for number in (found.score, found.predict if kind is DPGaussianMixture else found.transform):
+        with pytest.raises(ValueError, match="NaN|infinity"):
+            number(public)
