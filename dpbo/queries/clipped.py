@@ -139,9 +139,9 @@ class ClippedScores(Query):
         max_records_per_unit: a unit counts as its records' mean times min(this, its number of
             records). 1: every unit counts alike.
         worst: what NaN, infinities and failures count as: the "lower" end of the range (for scores
-            that are maximised), the "upper" one, or a number inside every range. With a reference each of
-            the two has it where it fails itself; a record that the public form has no value for
-            counts as no difference.
+            that are maximised), the "upper" one, or a number inside every range. With a reference
+            each of the two has it where it fails itself; a record that the public form has no value
+            for counts as no difference.
         role: the role of the curator's records, such as "validation", where the study's other
             records have another role: the release is then charged to records of this role only.
         reference: if given, scores are paired: a record counts as score(subject) -

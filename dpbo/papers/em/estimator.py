@@ -8,10 +8,10 @@ of releases with equal noise.
 
 `fit` on an array protects each row, under `adjacency`; REPLACE_ONE makes the number of rows public.
 Rows that are not finite count as nothing, because refusing them would tell that they are there;
-predictions, on the caller's own rows, refuse them, and `score_samples` gives NaN for them. Nothing that `fit` leaves behind depends on the
-rows except through released values: it keeps no labels, no likelihood and no convergence check.
-`random_state` is for starts and samples, never for noise; the start's seed is kept in the ledger,
-so that a resumed run starts where it did.
+predictions, on the caller's own rows, refuse them, and `score_samples` gives NaN for them. Nothing
+that `fit` leaves behind depends on the rows except through released values: it keeps no labels, no
+likelihood and no convergence check. `random_state` is for starts and samples, never for noise; the
+start's seed is kept in the ledger, so that a resumed run starts where it did.
 
 Three warnings. Every `fit` on an array spends its budget anew, on a ledger of its own:
 `cross_val_score` or GridSearchCV over private rows spends it many times, with a warning each, and

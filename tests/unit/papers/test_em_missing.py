@@ -109,5 +109,5 @@ def test_the_density_of_a_row_with_a_missing_cell_is_missing_and_a_mean_of_them_
     assert float(curator.release(query, EXACT).value) == pytest.approx(by_hand, abs=1e-3)
     public = X + 1.0
     for number in (found.score, found.predict if kind is DPGaussianMixture else found.transform):
-        with pytest.raises(ValueError, match="NaN|infinity"):
+        with pytest.raises(ValueError, match=r"NaN|infinity"):
             number(public)
