@@ -138,10 +138,10 @@ class ClippedScores(Query):
             the noise relative to its range.
         max_records_per_unit: a unit counts as its records' mean times min(this, its number of
             records). 1: every unit counts alike.
-        worst: what NaN and failures count as: the "lower" end of the range (for scores that are
-            maximised), the "upper" one, or a number inside every range. With a reference each of
-            the two has it where it fails itself; a record that the public form has no value for
-            counts as no difference.
+        worst: what NaN, infinities and failures count as: the "lower" end of the range (for scores
+            that are maximised), the "upper" one, or a number inside every range. With a reference
+            each of the two has it where it fails itself; a record that the public form has no value
+            for counts as no difference.
         role: the role of the curator's records, such as "validation", where the study's other
             records have another role: the release is then charged to records of this role only.
         reference: if given, scores are paired: a record counts as score(subject) -
@@ -363,7 +363,9 @@ def _box(
 @dataclass(frozen=True, eq=False)
 class ClippedMean(ClippedScores):
     """The mean of clipped scores over units. The sum is measured from the middle of the range and
-    divided in public.
+    divided in public. A score that is NaN counts as the lower end of the range, unless `worst` says
+    otherwise, and in the number of units: of a column with gaps release the sum and the number of
+    the cells that are there.
 
     Args:
         divisor: public number of units to divide by; by default their true number, which only

@@ -154,7 +154,8 @@ class QuantileUtilities(Query):
 
     Release it with a choice mechanism, which publishes the index of the chosen value.
 
-    A unit counts as the mean of its records' scores, truncated to the lattice. With the quantile q
+    A unit counts as the mean of its records' scores, truncated to the lattice; NaN, infinities and
+    failures count as the last candidate. With the quantile q
     = a/b and c_j the number of units below candidate j, the utility is -|b c_j - a n| / b: zero at
     the quantile (less a public j * step_cost, which no record moves).
 
@@ -212,6 +213,7 @@ class QuantileUtilities(Query):
             "candidates": list(self.candidates),
             "quantile": self.quantile,
             "step_cost": self.step_cost,
+            "worst": "last candidate",
         }
 
     def probe(self, example: Any, count: int, subject: Any) -> None:

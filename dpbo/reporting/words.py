@@ -69,7 +69,7 @@ _TERMS = {
     "seed": "seed of public random choices, such as the configurations tried",
     "space": "parameters and their ranges",
     "strategy": "method",
-    "worst": "end of that range which counts where a score is no number",
+    "worst": "what counts where a score is no number",
 }
 _METHODS = {
     "bo": "search on noisy scores",

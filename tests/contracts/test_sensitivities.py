@@ -314,10 +314,11 @@ def test_sums_of_vectors_are_rounded_up_in_the_very_units_that_are_declared(weig
 
 @attack("A5")
 def test_second_moments_are_rounded_up_in_every_norm():
-    for d, (adjacency, squared) in itertools.product(range(1, 30), ((REPLACE, 2), (ADD, 1))):
-        found = SecondMoment(d, ball=Ball(1.0)).sensitivity(adjacency)
+    cases = ((REPLACE, False, 2), (REPLACE, True, 2), (ADD, False, 1), (ADD, True, 2))
+    for d, (adjacency, counted, squared) in itertools.product(range(1, 30), cases):
+        found = SecondMoment(d, ball=Ball(1.0), counted=counted).sensitivity(adjacency)
         with mpmath.workdps(50):
-            own = [
+            own = [mpmath.mpf(1)] * counted + [
                 mpmath.sqrt(1 if i == j else mpmath.mpf(0.5))
                 for i, j in itertools.combinations_with_replacement(range(d), 2)
             ]

@@ -346,7 +346,7 @@ SABOTAGES = (
     Sabotage(
         "EM divides by the exact private number of records",
         where="dpbo.papers.em.exponential_family:DPEM.fit",
-        old="count = public_count(curator.units, value[0], std[0])",
+        old="count = record_count(curator.units, value[0], std[0])",
         new="count = float(curator._Curator__view.units)",
         test=(
             "tests/attacks/test_replays.py"
@@ -1373,7 +1373,7 @@ SABOTAGES = (
     Sabotage(
         "private factor analysis divides by the exact private number of records",
         where="dpbo.papers.em.factor_analysis:DPFactorAnalysis.fit",
-        old="count = public_count(public, value[0], std[0])",
+        old="count = record_count(public, value[0], std[0])",
         new="count = float(curator._Curator__view.units)",
         test=(
             "tests/unit/papers/test_em_kmeans_factors.py"
@@ -2369,12 +2369,32 @@ SABOTAGES = (
     ),
     Sabotage(
         "standard errors of a mixture take one iteration's noise for that of the average",
-        "dpbo.papers.em.gaussians:Averaged.noise_factors",
-        old="return 1.0 / averaged, sum(",
-        new="return 1.0, sum(",
+        "dpbo.papers.em.gaussians:Averaged.noise_variances",
+        old="apart, together = 1.0 / self._averaged(), ",
+        new="apart, together = 1.0, ",
         test=(
             "tests/unit/papers/test_em_mixture.py::test_estimates_lie_within_their_standard_errors"
-            "[Adjacency.REPLACE_ONE]"
+            "[Adjacency.REPLACE_ONE-0.0]"
+        ),
+    ),
+    Sabotage(
+        "rows with a missing cell count in the number of records, though in no sum",
+        "dpbo.papers.em.estimator:record_count",
+        old="if public is not None and abs(released - public) <= noise:",
+        new="if public is not None:",
+        test=(
+            "tests/unit/papers/test_em_missing.py"
+            "::test_without_noise_the_estimates_are_those_of_the_complete_rows[mixture]"
+        ),
+    ),
+    Sabotage(
+        "the number of records is released beside second moments as if it cost nothing",
+        "dpbo.papers.em.point_sums:SecondMoment.squared_l2",
+        old="if self.counted or adjacency",
+        new="if adjacency",
+        test=(
+            "tests/contracts/test_sensitivities.py"
+            "::test_second_moments_are_rounded_up_in_every_norm"
         ),
     ),
     Sabotage(

@@ -8,10 +8,10 @@ of releases with equal noise.
 
 `fit` on an array protects each row, under `adjacency`; REPLACE_ONE makes the number of rows public.
 Rows that are not finite count as nothing, because refusing them would tell that they are there;
-predictions, on the caller's own rows, refuse them. Nothing that `fit` leaves behind depends on the
-rows except through released values: it keeps no labels, no likelihood and no convergence check.
-`random_state` is for starts and samples, never for noise; the start's seed is kept in the ledger,
-so that a resumed run starts where it did.
+predictions, on the caller's own rows, refuse them, and `score_samples` gives NaN for them. Nothing
+that `fit` leaves behind depends on the rows except through released values: it keeps no labels, no
+likelihood and no convergence check. `random_state` is for starts and samples, never for noise; the
+start's seed is kept in the ledger, so that a resumed run starts where it did.
 
 Three warnings. Every `fit` on an array spends its budget anew, on a ledger of its own:
 `cross_val_score` or GridSearchCV over private rows spends it many times, with a warning each, and
@@ -361,11 +361,16 @@ class PointEstimator(PrivateEstimator):
     def _generator(self) -> np.random.RandomState:
         return check_random_state(self.random_state)
 
-    def _points(self, X: Any) -> torch.Tensor:
-        """The caller's own rows, for predictions; these must be finite."""
+    def _points(self, X: Any, *, complete: bool = True) -> torch.Tensor:
+        """The caller's own rows, for predictions; these must be finite, or, if they need not be
+        complete, become NaN where one of their cells is not.
+        """
         check_is_fitted(self)
-        rows = validate_data(self, _on_host(X), dtype=np.float64, reset=False)
-        return torch.from_numpy(np.array(rows))
+        rows = validate_data(
+            self, _on_host(X), dtype=np.float64, reset=False, ensure_all_finite=complete
+        )
+        points = torch.from_numpy(np.array(rows))
+        return points.masked_fill(~points.isfinite().all(1, keepdim=True), math.nan)
 
     def _unprotected(self, X: Any) -> Any:
         """The caller's own rows, for one exact number of all of them. Raises InputError for the
@@ -402,13 +407,18 @@ class LabelEstimator(PointEstimator):
         return estimator.fit(X).predict(X)
 
 
-def public_count(units: float | None, value: torch.Tensor, std: torch.Tensor) -> float:
-    """The public number of records; where it is private, the released one, at least 1 and three
-    standard deviations of its noise.
+def record_count(public: float | None, value: torch.Tensor, std: torch.Tensor) -> float:
+    """The number of records in a released sum, of which those with a missing cell are no part.
+
+    It is the public number where the released count lies within three standard deviations of its
+    noise of that: then fewer are missing than the noise would show. Else, and where there is no
+    public number, it is the released count, at least 1 and three standard deviations. Released
+    numbers alone decide, so this costs nothing.
     """
-    if units is not None:
-        return float(units)
-    return max(float(value), 1.0 + 3.0 * float(std))
+    released, noise = float(value), 3.0 * float(std)
+    if public is not None and abs(released - public) <= noise:
+        return float(public)
+    return max(released, 1.0 + noise)
 
 
 def _of_list(rows: Sequence[Any], width: int | None) -> NDArray[Any]:

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 import torch
 
-from dpbo.papers.em.estimator import Iterations, PrivateEstimator, public_count
+from dpbo.papers.em.estimator import Iterations, PrivateEstimator, record_count
 from dpbo.papers.em.point_sums import VectorSum
 from dpbo.queries.ball import MOST_DIMENSION, Ball
 from dpbo.queries.score_evaluation import ask
@@ -36,6 +36,10 @@ class DPEM(PrivateEstimator):
     """The DP-EM paper's general algorithm (Park, Foulds, Chaudhuri & Welling 2017, section 3): each
     iteration releases the moments M = (1/N) sum_i E[s(x_i, z_i)], and takes the next parameters
     from them.
+
+    A record with statistics that are not finite is in no sum. The number of the others is released
+    with the sum, and where it lies further from a public N than its noise explains, M is their
+    mean: the noise of M is then that of the sum over the released number.
 
     Theorem (l2; unit: one record). Let |s| be cut to at most C = `bound`. REPLACE_ONE: N is public,
     and M moves by at most 2 C / N; with `nonnegative` by sqrt 2 C / N. ADD_OR_REMOVE_ONE: N is
@@ -91,7 +95,7 @@ class DPEM(PrivateEstimator):
         theta = self.start
         for _ in range(self.max_iter):
             value, std = self._release(reservation, self._question(theta), "em")
-            count = public_count(curator.units, value[0], std[0])
+            count = record_count(curator.units, value[0], std[0])
             theta = self.m_step(value[1:] * (self.bound / count), std[1:] * (self.bound / count))
         self.parameters_ = theta
         self.noise_multiplier_ = getattr(reservation.mechanism, "noise_multiplier", 0.0)

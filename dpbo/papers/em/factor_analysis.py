@@ -36,7 +36,7 @@ from dpbo.papers.em.estimator import (
     Floats,
     Iterations,
     PointEstimator,
-    public_count,
+    record_count,
 )
 from dpbo.papers.em.gaussians import matrix_of
 from dpbo.papers.em.point_sums import SecondMoment, VectorSum
@@ -78,7 +78,7 @@ class DPFactorAnalysis(TransformerMixin, PointEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any = None) -> DPFactorAnalysis:
         """Release, then EM. X: `n x d`, or a Curator. A row with a cell that is NaN, infinite or no
-        number is in no sum, though in the public number of records.
+        number is in no sum: the estimates are those of the other rows.
 
         Raises:
             InputError: an argument outside its range.
@@ -94,7 +94,9 @@ class DPFactorAnalysis(TransformerMixin, PointEstimator):  # type: ignore[misc]
                 "the public number of records",
                 "Their number is private, and `center` is given.",
             )
-        second_moment = SecondMoment(d, ball=ball, **self._of_records())
+        # beside the second moment the number of records costs nothing under REPLACE_ONE
+        counted = self.center is not None and curator.units is not None
+        second_moment = SecondMoment(d, ball=ball, counted=counted, **self._of_records())
         terms, given = self._of_points({"divisor": self.divisor, "random_state": seed})
         slots = 1 if self.center is not None else 2
         reservation = self._reserve(X, curator, slots, [second_moment], terms, given)
@@ -103,12 +105,15 @@ class DPFactorAnalysis(TransformerMixin, PointEstimator):  # type: ignore[misc]
         else:
             total = VectorSum(d, ball=ball, **self._of_records())
             value, std = self._release(reservation, total, "mean")
-            count = public_count(public, value[0], std[0])
+            count = record_count(public, value[0], std[0])
             mean = value[1:] / count
             mean = mean / max(1.0, float(mean.norm()))
             ball = Ball(ball.radius, center=ball.outward(mean.unsqueeze(0))[0])
             second_moment = dataclasses.replace(second_moment, ball=ball)
         value, std = self._release(reservation, second_moment, "second moment")
+        if counted:
+            count = record_count(public, value[0], std[0])
+            value, std = value[1:], std[1:]
         A = matrix_of(value.unsqueeze(0) / count, d)[0]
         noise = std / count
         rank = min(d - 1, 2 * self.n_components + 5)
@@ -140,11 +145,16 @@ class DPFactorAnalysis(TransformerMixin, PointEstimator):  # type: ignore[misc]
         return self.components_.T @ self.components_ + np.diag(self.noise_variance_)
 
     def score_samples(self, X: Any) -> Floats:
-        """log-density of each row."""
-        points = self._points(X)
+        """log-density of each row, `n`: NaN for a row with a cell that is NaN or infinite."""
+        return self._log_density(self._points(X, complete=False)).numpy()
+
+    def _log_density(self, points: torch.Tensor) -> torch.Tensor:
         L, psi = torch.from_numpy(self.components_.T.copy()), torch.from_numpy(self.noise_variance_)
-        law = torch.distributions.LowRankMultivariateNormal(torch.from_numpy(self.mean_), L, psi)
-        return law.log_prob(points).numpy()  # type: ignore[no-untyped-call]
+        law = torch.distributions.LowRankMultivariateNormal(
+            torch.from_numpy(self.mean_), L, psi, validate_args=False
+        )
+        found: torch.Tensor = law.log_prob(points)  # type: ignore[no-untyped-call]
+        return found
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean log-density of the caller's rows.
@@ -152,7 +162,7 @@ class DPFactorAnalysis(TransformerMixin, PointEstimator):  # type: ignore[misc]
         Raises:
             InputError: some of them are records that a ledger of this process protects.
         """
-        return float(self.score_samples(self._unprotected(X)).mean())
+        return float(self._log_density(self._points(self._unprotected(X))).mean())
 
 
 def low_rank_plus_diagonal(

@@ -7,7 +7,7 @@ steps, with the known variance of the noise:
 
 1. The components' moments sum to those of all records, which every iteration measures afresh. The K
    answers are moved alike so that they sum to the mean of all iterations so far (and the counts to
-   n, where it is public), which takes 1/K of the noise off.
+   n, where it is public and that mean agrees with it), which takes 1/K of the noise off.
 2. Once the responsibilities have settled, iterations measure nearly the same moments: after
    iteration `settle`, the running mean is used.
 3. A covariance whose distance to the pooled one is what noise alone would give says nothing of its
@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from dpbo.papers.em.estimator import record_count
 from dpbo.papers.em.moment_features import isometry
 from dpbo.queries.ball import Ball
 
@@ -177,56 +178,50 @@ class Averaged:
 
     Args:
         settle: iterations before averaging begins.
-        count: the public number of records, or None; those that count as nothing are shared out
-            among the components.
+        count: the public number of records, or None. The counts sum to it unless the released ones
+            say that some are missing (`record_count`).
     """
 
     settle: int
     count: int | None
-    value: torch.Tensor | None = field(default=None, init=False)
-    std: torch.Tensor | None = field(default=None, init=False)
+    _mean: torch.Tensor | float = field(default=0.0, init=False)
     _iterations: int = field(default=0, init=False)
     _total: torch.Tensor | float = field(default=0.0, init=False)
+    _none_missing: bool = field(default=False, init=False)
 
     def add(self, moments: torch.Tensor, std: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """One more iteration's answer; returns (moments, standard deviation of their noise)."""
         K = len(moments)
         self._iterations += 1
         self._total = self._total + moments.sum(0)
+        averaged = self._averaged()
+        if averaged == 1:
+            self._mean = moments
+        else:
+            self._mean = self._mean + (moments - self._mean) / averaged
+        value = self._mean
         if K > 1:
             total = self._total / self._iterations
-            if self.count is not None:
-                total[0] = self.count
-            moments = moments + (total - moments.sum(0)) / K
+            of_count = std[:, 0].norm() / self._iterations**0.5
+            total[0] = record_count(self.count, total[0], of_count)
+            self._none_missing = bool(total[0] == self.count)
+            value = value + (total - value.sum(0)) / K
             std = std * (1.0 - 1.0 / K) ** 0.5
-        averaged = max(1, self._iterations - self.settle)
-        if self.value is None or self.std is None or averaged == 1:
-            self.value, self.std = moments, std
-        else:
-            self.value = self.value + (moments - self.value) / averaged
-            self.std = std / averaged**0.5
-        return self.value, self.std
+        return value, std / averaged**0.5
 
-    def noise_factors(self) -> tuple[float, float]:
-        """By what the variance of one iteration's noise is multiplied in `value`: in the distance
-        of a component's moment from the mean of all components, and in K times that mean.
-
-        The last a of J iterations are averaged, each with the mean of all sums up to it, so that
-        these are 1/a, and the sum over i of (1/a sum_{j >= i, j > J - a} 1/j)^2.
-        """
-        J = self._iterations
-        averaged = max(1, J - self.settle)
-        weights = [
-            sum(1.0 / j for j in range(max(i, J - averaged + 1), J + 1)) / averaged
-            for i in range(1, J + 1)
-        ]
-        return 1.0 / averaged, sum(weight**2 for weight in weights)
+    def _averaged(self) -> int:
+        """How many of the last iterations are averaged."""
+        return max(1, self._iterations - self.settle)
 
     def noise_variances(
         self, std: torch.Tensor, mixture: Gaussians, counts: torch.Tensor, prior: Prior | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of weights `K` and means `K x d x d`, by the delta method from the noise of `value`, as
-        if the responsibilities were fixed.
+        """Of weights `K` and means `K x d x d`, by the delta method from the noise of the newest
+        moments, as if the responsibilities were fixed.
+
+        Of J iterations the last a are averaged. One iteration's variance is multiplied by 1/a in
+        the distance of a component's moment from the mean of all components, and by 1/J in K times
+        that mean.
 
         With a noised N_k and sum m_k a mean is m_k/N_k, which moves by (dm_k - mean_k dN_k)/N_k; a
         weight is N_k/S with S = sum_k N_k, and moves by (dN_k - weight_k dS)/S.
@@ -236,12 +231,12 @@ class Averaged:
             counts: N_k, `K`, as `counts_above` gives them.
         """
         K, d = mixture.means.shape
-        apart, together = self.noise_factors()
+        apart, together = 1.0 / self._averaged(), 1.0 / self._iterations
         of_means = of_counts = apart
         of_sum = together
         if K > 1:
             of_means = of_counts = (1.0 - 1.0 / K) * apart + together / K
-        if K > 1 and self.count is not None:
+        if K > 1 and self._none_missing:
             # the counts sum to a public number
             of_counts -= together / K
             of_sum = 0.0

@@ -41,7 +41,7 @@ from dpbo.papers.em.estimator import (
     Iterations,
     LabelEstimator,
     as_numbers,
-    public_count,
+    record_count,
 )
 from dpbo.papers.em.gaussians import (
     Averaged,
@@ -146,8 +146,8 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any = None) -> DPGaussianMixture:
         """Reserve the plan, release, and keep the mixture. X: `n x d`, or a Curator. A row with a
-        cell that is NaN, infinite or no number is in no sum, though in the public number of
-        records; to have it counted, fill the cell with a constant before.
+        cell that is NaN, infinite or no number is in no sum: the estimates are those of the other
+        rows. To have it counted, fill the cell with a constant before.
 
         Raises:
             InputError: an argument outside its range.
@@ -247,8 +247,8 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         return np.sqrt(weights), np.sqrt(means)
 
     def score_samples(self, X: Any) -> Floats:
-        """log-density of each row: `n`."""
-        return self.log_density(self._points(X)).numpy()
+        """log-density of each row, `n`: NaN for a row with a cell that is NaN or infinite."""
+        return self.log_density(self._points(X, complete=False)).numpy()
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean log-density of the caller's rows.
@@ -256,7 +256,7 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         Raises:
             InputError: some of them are records that a ledger of this process protects.
         """
-        return float(self.score_samples(self._unprotected(X)).mean())
+        return float(self.log_density(self._points(self._unprotected(X))).mean())
 
     def log_density(self, X: torch.Tensor) -> torch.Tensor:
         """log-density at public points, `... x d` to `...`, differentiable: for
@@ -308,7 +308,8 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
 
         Args:
             X: public rows, `n x d`; or, with `n_samples`, the released mean log-density of so many
-                records: that of a `ClippedMean` of `score_samples`, for example.
+                records: that of a `ClippedMean` of `score_samples`, for example, in which a record
+                with a missing cell counts as the lower end of the range for every mixture alike.
             n_samples: the public number of records behind a released mean.
 
         Raises:
@@ -324,7 +325,7 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         if n_samples is not None:
             count = require("n_samples", n_samples, Count)
             return count * require("X", X, float), count
-        found = self.score_samples(self._unprotected(X))
+        found = self.log_density(self._points(self._unprotected(X)))
         return float(found.sum()), len(found)
 
     def _n_parameters(self) -> int:
@@ -429,7 +430,7 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
                 d, ball=ball, natural=natural, covariance=shape, **self._of_records()
             )
             value, std = map(query.table, self._release(reservation, query, "frame"))
-            count = public_count(units, value[0, 0], std[0, 0])
+            count = record_count(units, value[0, 0], std[0, 0])
             mean, whitening = frame_of(value, std, count, d, shape)
             center = ball.outward(mean.unsqueeze(0))[0]
             matrix = whitening @ _matrix_of(ball, d) / ball.radius
@@ -467,8 +468,9 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         for _ in range(self._steps_of_k_means()):
             query = ClusterSums(d, ball=near, centers=centers / near.radius, **self._of_records())
             value, std = map(query.table, self._release(reservation, query, "k-means"))
-            if units is not None:
-                value[:, 0] += (units - value[:, 0].sum()) / K
+            released = value[:, 0].sum()
+            count = record_count(units, released, std[:, 0].norm())
+            value[:, 0] += (count - released) / K
             counts = torch.maximum(value[:, 0], (3.0 * std[:, 0]).clamp(min=1.0))
             found = value[:, 1:] / counts.unsqueeze(1)
             centers = near.radius * found / found.norm(dim=1, keepdim=True).clamp(min=1.0)

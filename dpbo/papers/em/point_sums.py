@@ -465,7 +465,7 @@ class ClusterSums(PointSums):
 @dataclass(frozen=True, eq=False)
 class SecondMoment(PointSums):
     """The sum over records of z z', as its upper triangle row by row, d(d+1)/2 numbers: for factor
-    analysis and principal components.
+    analysis and principal components. With `counted` the number of these records stands before it.
 
     A record in the unit ball contributes the upper triangle of z z', exact in whole numbers. In
     svec coordinates an entry off the diagonal counts sqrt 2 times (moment_features.py), so lengths
@@ -473,21 +473,27 @@ class SecondMoment(PointSums):
 
     Theorem (l2; unit: one record). ADD_OR_REMOVE_ONE: |z z'|_F = |z|^2 <= 1. REPLACE_ONE: |z z' - y
     y'|_F^2 = |z|^4 + |y|^4 - 2 (z.y)^2 <= 2, attained by orthogonal unit vectors; a record that
-    counts as nothing is z = 0. With noise of standard deviation s in the svec coordinates the
-    released entries have s on the diagonal and s / sqrt 2 off it. Source: Analyze Gauss (Dwork,
-    Talwar, Thakurta & Zhang 2014), whose noise off the diagonal is larger than necessary. Cost: 2 n
-    d^2 flops and two d x d matrices.
+    counts as nothing is z = 0. With the number: ADD_OR_REMOVE_ONE: sqrt(1 + |z|^4) <= sqrt 2.
+    REPLACE_ONE: between two records that count it does not move, and from one that counts as
+    nothing it is the same sqrt 2, so that it costs nothing there. With noise of standard deviation
+    s in the svec coordinates the released entries have s on the diagonal and s / sqrt 2 off it.
+    Source: Analyze Gauss (Dwork, Talwar, Thakurta & Zhang 2014), whose noise off the diagonal is
+    larger than necessary. Cost: 2 n d^2 flops and two d x d matrices.
 
     Args:
+        counted: answer the number of records, too.
         dimension, ball, vectors, box: as in `PointSums`; the ball's norm must be "l2".
     """
+
+    _: KW_ONLY
+    counted: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._require_l2("second moments")
 
     def squared_l2(self, adjacency: Adjacency) -> float:
-        if adjacency is Adjacency.REPLACE_ONE:
+        if self.counted or adjacency is Adjacency.REPLACE_ONE:
             return 2.0
         return 1.0
 
@@ -496,14 +502,23 @@ class SecondMoment(PointSums):
         # torch.where of two numbers would be float32
         scale = torch.full((len(i),), math.sqrt(0.5), dtype=torch.float64, device="cpu")
         scale[i == j] = 1.0
-        return scale
+        return torch.cat([scale.new_ones(int(self.counted)), scale])
+
+    def public_inputs(self) -> dict[str, Any]:
+        return {**super().public_inputs(), "counted": self.counted}
 
     def width(self) -> int:
         return self.dimension
 
     def degrees(self) -> torch.Tensor:
-        return torch.full((self.dimension * (self.dimension + 1) // 2,), 2, device="cpu")
+        products = self.dimension * (self.dimension + 1) // 2
+        return torch.tensor([0] * self.counted + [2] * products, device="cpu")
 
     def chunk_sum(self, resolution: Resolution, device: torch.device) -> ChunkSum:
         i, j = torch.triu_indices(self.dimension, self.dimension, device=device)
-        return lambda Z, _valid: product(Z, Z)[i, j]
+
+        def sum_of(Z: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+            number = valid.sum().expand(int(self.counted))
+            return torch.cat([number, product(Z, Z)[i, j]])
+
+        return sum_of

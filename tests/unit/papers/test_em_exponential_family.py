@@ -172,7 +172,7 @@ def test_statistics_are_cut_whatever_they_are():
     em(statistics=lying, mechanism=EXACT, max_iter=1, m_step=lambda *m: seen.append(m[0])).fit(X)
     rest = poissons(START, X)[2:].sum(0)
     longest = torch.full((6,), math.sqrt(2.0 / 6.0), dtype=DOUBLE)
-    assert torch.allclose(400 * seen[0], rest + longest, atol=0.01)
+    assert torch.allclose(399 * seen[0], rest + longest, atol=0.01)
 
 
 @attack("A16")
@@ -237,7 +237,7 @@ def test_what_the_statistics_write_into_theta_reaches_no_other_call(start):
         return float(fitted.parameters_)
 
     found = [moment(0.5), moment(0.5), moment(-1.0)]
-    assert found == pytest.approx([0.25, 0.25, 0.2475], abs=1e-5)
+    assert found == pytest.approx([0.25, 0.25, 0.25], abs=1e-5)
 
 
 @attack("A4")

@@ -246,8 +246,13 @@ def test_averaging_takes_off_the_noise_it_says():
     )
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize("adjacency", [REPLACE, pytest.param(ADD, marks=pytest.mark.deep)])
 def test_estimates_lie_within_their_standard_errors(adjacency):
+=======
+@pytest.mark.parametrize(("adjacency", "missing"), [(REPLACE, 0.0), (REPLACE, 0.2), (ADD, 0.0)])
+def test_estimates_lie_within_their_standard_errors(adjacency, missing):
+>>>>>>> em
     """Noise alone beside the fit without it, and both around what 25 tables were drawn from."""
     means, deviations = np.array([[2.0, 1.0], [-2.0, 0.0]]), np.array([[0.5, 0.8], [0.6, 0.5]])
     settings = of(radius=6.0, dimension=2, max_iter=8, means_init=means, random_state=0)
@@ -256,6 +261,7 @@ def test_estimates_lie_within_their_standard_errors(adjacency):
         rng = np.random.default_rng(seed)
         labels = (rng.random(2000) > 0.3).astype(int)
         X = means[labels] + deviations[labels] * rng.normal(size=(2000, 2))
+        X[rng.random(2000) < missing, 1] = np.nan
         shared = of(adjacency=adjacency, entropy=SeededEntropy(seed))
         curator = make(X, budget=Budget.gdp(8.0, delta=1e-6), **shared)
         found = DPGaussianMixture(2, budget=1.0, **settings).fit(curator)

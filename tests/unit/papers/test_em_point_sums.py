@@ -39,6 +39,20 @@ class TestSecondMoment(PointContract):
 
 @tries(30)
 @attack("A5", "A9")
+class TestCountedSecondMoment(PointContract):
+    covers = SecondMoment
+    metrics = 3
+
+    def query(self, score):
+        return SecondMoment(3, ball=Ball(2.0), counted=True, vectors=lambda r: score(None, r))
+
+    def worst(self, adjacency):
+        rest = [[1.0, 1.0, 0.0]]
+        return [[*rest, [0, 2.0, 0]], rest + ([[math.nan] * 3] if adjacency is REPLACE else [])]
+
+
+@tries(30)
+@attack("A5", "A9")
 class TestClusters(PointContract):  # different centres and the same one are equally far apart
     covers = ClusterSums
     metrics = 2
@@ -83,8 +97,16 @@ def test_they_are_what_they_say(adjacency):
     moment = make(X, adjacency=adjacency).release(SecondMoment(4, ball=Ball(5.0)), EXACT).value
     i, j = torch.triu_indices(4, 4)
     assert torch.allclose(moment, (kept.T @ kept)[i, j], atol=3000 * step)
+<<<<<<< HEAD
     # of other lengths than each other
     centers = torch.tensor([[0.3], [0.6], [1.0]]).double() * torch.eye(4).double()[:3]
+=======
+    both = SecondMoment(4, ball=Ball(5.0), counted=True)
+    counted = make(X, adjacency=adjacency).release(both, EXACT).value
+    assert counted[0] == 2999
+    assert torch.allclose(counted[1:], moment, atol=3000 * step)
+    centers = torch.eye(4).double()[:3]
+>>>>>>> em
     sums = (
         make(X, adjacency=adjacency)
         .release(ClusterSums(4, ball=Ball(5.0), centers=centers), EXACT)
