@@ -246,13 +246,11 @@ def test_averaging_takes_off_the_noise_it_says():
     )
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("adjacency", [REPLACE, pytest.param(ADD, marks=pytest.mark.deep)])
-def test_estimates_lie_within_their_standard_errors(adjacency):
-=======
-@pytest.mark.parametrize(("adjacency", "missing"), [(REPLACE, 0.0), (REPLACE, 0.2), (ADD, 0.0)])
+@pytest.mark.parametrize(
+    ("adjacency", "missing"),
+    [(REPLACE, 0.0), (REPLACE, 0.2), pytest.param(ADD, 0.0, marks=pytest.mark.deep)],
+)
 def test_estimates_lie_within_their_standard_errors(adjacency, missing):
->>>>>>> em
     """Noise alone beside the fit without it, and both around what 25 tables were drawn from."""
     means, deviations = np.array([[2.0, 1.0], [-2.0, 0.0]]), np.array([[0.5, 0.8], [0.6, 0.5]])
     settings = of(radius=6.0, dimension=2, max_iter=8, means_init=means, random_state=0)

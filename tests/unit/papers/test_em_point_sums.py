@@ -97,16 +97,12 @@ def test_they_are_what_they_say(adjacency):
     moment = make(X, adjacency=adjacency).release(SecondMoment(4, ball=Ball(5.0)), EXACT).value
     i, j = torch.triu_indices(4, 4)
     assert torch.allclose(moment, (kept.T @ kept)[i, j], atol=3000 * step)
-<<<<<<< HEAD
-    # of other lengths than each other
-    centers = torch.tensor([[0.3], [0.6], [1.0]]).double() * torch.eye(4).double()[:3]
-=======
     both = SecondMoment(4, ball=Ball(5.0), counted=True)
     counted = make(X, adjacency=adjacency).release(both, EXACT).value
     assert counted[0] == 2999
     assert torch.allclose(counted[1:], moment, atol=3000 * step)
-    centers = torch.eye(4).double()[:3]
->>>>>>> em
+    # of other lengths than each other
+    centers = torch.tensor([[0.3], [0.6], [1.0]]).double() * torch.eye(4).double()[:3]
     sums = (
         make(X, adjacency=adjacency)
         .release(ClusterSums(4, ball=Ball(5.0), centers=centers), EXACT)
