@@ -522,6 +522,8 @@ class Curator(Opaque):
         if budget is not None and not isinstance(noise, (Event, Mechanism)):
             stated = {"budget": describe_budget(budget), **stated}
 
+        # A reservation of which nothing is charged tells nothing of the records.
+        self.protected.compare(event)
         begun = self.ledger.reservation(name) is not None
         if given is not None or parallel or ordered:
             # A reservation of which nothing is charged may go on with a corrected score. Answers of
@@ -530,8 +532,6 @@ class Curator(Opaque):
             charged = self.ledger.counts(name)[0] > 0
             self.bind(name, given or {}, tables=tables, begun=charged, ordered=ordered or parallel)
         question = (name, event, slots, stated, parallel, limit)
-        # A reservation of which nothing is charged tells nothing of the records.
-        self.protected.compare(event)
         reserved = self._shared.change(
             f"reserve {name}", question, functools.partial(self._reserved, *question)
         )

@@ -345,6 +345,12 @@ class Ledger:
         with self._transaction(writing=self.storage.file is None) as connection:
             return connection.execute(named.limit(1)).first() is not None
 
+    def has_charges(self) -> bool:
+        """Whether anything was charged, in this session or an earlier one."""
+        charges = sa.select(_COLUMN.seq).where(_COLUMN.kind == "charge").limit(1)
+        with self._transaction() as connection:
+            return connection.execute(charges).first() is not None
+
     def values(self, reservation: str, *, skip: int = 0) -> list[dict[str, Any]]:
         """Every value released from a reservation, a slot each, in the order of release; but for
         the first `skip`, as many as an earlier call returned.

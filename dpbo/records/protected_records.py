@@ -55,12 +55,21 @@ _CLIPPED = (
     " or a larger radius; take both from what is known of the columns without these rows. Tell only"
     " those who may see the records."
 )
+_REPEATED = (
+    "this process has already released results about some of these records under another Curator,"
+    " such as each search and each `tune` makes. The total privacy loss is larger than either"
+    " statement says, because neither ledger knows of the other. Give both the same dataset=, or"
+    " one Curator; a ledger that is new then takes allow_repeated=True the first time, so that its"
+    " statement mentions what was spent before. allow_repeated=True alone accepts the larger loss."
+)
 # The budget of all that no ledger of this process is known to pay for.
 _TRAININGS = "trainings"
 
 
 class ClippedRowsWarning(UserWarning):
-    """Most protected rows lie beyond the ball that they are clipped to."""
+    """Most protected rows lie beyond the ball that they are clipped to. It depends on the records:
+    a radius that is chosen because of it is no longer public.
+    """
 
 
 class RepeatedRecordsWarning(UserWarning):
@@ -231,7 +240,7 @@ class ProtectedRecords(Opaque):
         """Whether the ledger is in memory and another one of this process protects some of the same
         records."""
         ledger = self._ledger
-        if ledger.storage.persistent or ledger.void:
+        if ledger.storage.persistent or self._knows_all or ledger.void:
             return False
         self._note_own()
         return self._others_protect()
@@ -250,6 +259,16 @@ class ProtectedRecords(Opaque):
         self._note_own()
         if not (self._repetition_allowed or self._told):
             self._tell_of_others()
+        # A run that is resumed may charge nothing more.
+        if self._ledger.has_charges():
+            self._remember()
+
+    def _remember(self) -> None:
+        """From here on this process and the user's folder know the records as protected."""
+        for table in self._tables[self._remembered :]:
+            protected_tables.add(table, self._ledger.id)
+        charged_tables.note(self._sums[self._remembered :], self._charged())
+        self._remembered = len(self._tables)
 
     @contextlib.contextmanager
     def charging(
@@ -273,25 +292,18 @@ class ProtectedRecords(Opaque):
             done = True
         finally:
             if done or is_charged():
-                for table in self._tables[self._remembered :]:
-                    protected_tables.add(table, ledger.id)
-                charged_tables.note(self._sums[self._remembered :], self._charged())
-                self._remembered = len(self._tables)
+                self._remember()
+                # Another thread may have been charged since this one compared.
+                if self._others_protect() and not (self._repetition_allowed or self._told):
+                    self._told = True
+                    warn(_REPEATED, RepeatedRecordsWarning)
 
     def _tell_of_others(self) -> None:
         """Warn of other ledgers over these records, or refuse."""
         repeated = self._others_protect()
         elsewhere = self._charged_elsewhere()
         if repeated:
-            text = (
-                "this process has already released results about some of these records under"
-                " another Curator, such as each search and each `tune` makes. The total privacy"
-                " loss is larger than either statement says, because neither ledger knows of the"
-                " other. Give both the same dataset=, or one Curator; a ledger that is new then"
-                " takes allow_repeated=True the first time, so that its statement mentions what was"
-                " spent before. allow_repeated=True alone accepts the larger loss."
-            )
-            warn(text, RepeatedRecordsWarning)
+            warn(_REPEATED, RepeatedRecordsWarning)
         elif elsewhere:
             warn(elsewhere, RepeatedRecordsWarning)
         self._told = bool(repeated or elsewhere)
@@ -372,8 +384,7 @@ class ProtectedRecords(Opaque):
     def _others_protect(self) -> bool:
         """Whether another budget of this process protects some of these records."""
         budget = self._ledger.id
-        new = self._tables[self._remembered :]
-        return any(protected_tables.hold(table, but_for=budget) for table in new)
+        return any(protected_tables.hold(table, but_for=budget) for table in self._tables)
 
 
 def note_trained(records: Any) -> None:

@@ -438,7 +438,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         # A scorer of scikit-learn's compares one label a record.
         several = callable(self.scoring) and not hasattr(self.scoring, "_score_func")
         y_train = training.label_columns("y_train", y_train, several=several)
-        y_val = training.label_columns("y_val", y_val, several=several)
+        y_val = training.label_columns("y_val", y_val, several=several, public=False)
         require_one_index("y_train", y_train, "X_train", X_train)
         require_one_index("groups_train", groups_train, "X_train", X_train)
         require_one_index("y_val", y_val, "X_val", X_val)

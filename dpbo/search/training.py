@@ -25,9 +25,10 @@ from dpbo.isolation import INTERRUPTS
 from dpbo.privacy import Adjacency
 from dpbo.records.containers import count_records
 from dpbo.records.form import Column, Form, Leaf
-from dpbo.records.labels import require_disjoint
+from dpbo.records.labels import numbered, require_disjoint
 from dpbo.search.listing import space_of
 from dpbo.space import Space
+from dpbo.validation import warn
 
 if TYPE_CHECKING:
     from dpbo.search.search import DPSearch
@@ -39,15 +40,21 @@ _EXAMPLES = 5
 Configuration = torch.Tensor | None
 
 
-def label_columns(name: str, labels: Any, *, several: bool) -> Any:
+def label_columns(name: str, labels: Any, *, several: bool, public: bool = True) -> Any:
     """Labels of one dimension, also of a table with one column, as scikit-learn takes them; or of
     several columns of numbers, where a score of the caller's own reads them.
+
+    Args:
+        public: whether their dtypes are. Those of protected labels follow from all of their cells:
+            each is cast to the form of the public ones.
 
     Raises:
         InputError: `name` has several columns of other things, or where one is needed.
     """
     shape: tuple[int, ...] = tuple(getattr(labels, "shape", ()))
     if len(shape) != 2:
+        return labels
+    if shape[1] != 1 and several and not public:
         return labels
     if shape[1] != 1 and several:
         dtypes = labels.dtypes if hasattr(labels, "iloc") else [labels.dtype]
@@ -62,6 +69,12 @@ def label_columns(name: str, labels: Any, *, several: bool) -> Any:
         )
         raise InputError(name, shape, "one label a record", remedy)
     return labels.iloc[:, 0] if hasattr(labels, "iloc") else labels[:, 0]
+
+
+_NOT_COMPARED = (
+    "groups_train= is not compared with the groups of the Curator that is X_val: a person in both"
+    " tables is trained on in the open. Compare the labels where both are known."
+)
 
 
 class Tables(NamedTuple):
@@ -86,6 +99,9 @@ class Tables(NamedTuple):
         if groups_train is not None:
             if groups is None:
                 require_labels("groups_train", groups_train, self.X_train)
+                numbered("groups_train", groups_train)
+                if isinstance(self.X_val, Curator) and self.X_val.ledger.birth.grouped:
+                    warn(_NOT_COMPARED, UserWarning)
             else:
                 require_disjoint(groups, groups_train, count_records(self.X_train))
         if isinstance(self.X_val, Curator):

@@ -7,15 +7,21 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
+from sklearn.tree import DecisionTreeClassifier
 
 import dpbo
+from dpbo.mechanisms import GaussianMechanism
+from dpbo.queries import ClippedMean
 from dpbo.records.protected_records import RepeatedRecordsWarning, protected_tables
 from tests.attacks.marks import attack, slip
-from tests.setups import owner
+from tests.setups import of, owner
 
 pytestmark = attack("A22")
 
@@ -245,3 +251,42 @@ def test_a_corrected_score_goes_on_under_its_name_until_something_is_charged(on_
     cell(lambda x, rows: rows[:, 0])
     with pytest.raises(dpbo.LedgerMismatch, match="another score"):
         cell(lambda x, rows: rows[:, 1])
+
+
+def test_a_finished_run_that_is_resumed_still_protects_its_records(on_disk):
+    """It charges nothing more: its exact score came out, and another budget was told of nothing."""
+    X = np.random.default_rng(4).normal(size=(300, 2))
+    y = (X[:, 0] > 0).astype(int)
+    tree = DecisionTreeClassifier(random_state=0)
+    for _ in range(2):
+        protected_tables.put_back([])
+        privacy = dpbo.Privacy(**on_disk)
+        settings = of(budget=dpbo.Budget(5.0, 1e-6), n_iter=2, strategy="choice")
+        search = dpbo.DPSearch(tree, {"max_depth": [1, 2]}, privacy=privacy, **settings)
+        search.fit(X[:100], y[:100], X[100:], y[100:])
+        with pytest.raises(dpbo.InputError, match="free of records"):
+            search.score(X[100:], y[100:])
+
+
+def test_two_threads_with_two_budgets_are_told():
+    """Both looked before either was charged."""
+    records = torch.randn(60, 2, generator=torch.Generator().manual_seed(5))
+    mean = ClippedMean(lambda _, rows: rows[:, 0], score_range=(0.0, 1.0))
+    curators = [owner(records), owner(records)]
+    handles = [curator.evaluate(mean) for curator in curators]
+    both = threading.Barrier(2)
+
+    class Waiting(GaussianMechanism):
+        def distribution(self, *arguments):
+            both.wait(60)
+            return super().distribution(*arguments)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with ThreadPoolExecutor(2) as pool:
+            jobs = [
+                pool.submit(curator.release, handle, Waiting(20.0))
+                for curator, handle in zip(curators, handles, strict=True)
+            ]
+            assert all(job.result().value.isfinite().all() for job in jobs)
+    assert [each for each in caught if each.category is RepeatedRecordsWarning]

@@ -326,6 +326,16 @@ def test_a_score_of_ones_own_may_read_labels_of_several_columns(strategy, kind):
     assert both_near(search.best_estimator_, TRAIN[0], np.asarray(labels[0])).mean() > -0.4
 
 
+def test_a_protected_label_of_several_columns_decides_no_refusal():
+    labels = [np.stack([y, 1 - y], axis=1).astype(float) for y in (TRAIN[1], VALIDATION[1])]
+    odd = labels[1].astype(object)
+    odd[7, 1] = "x"
+    tree = DecisionTreeRegressor(random_state=0)
+    search = made(estimator=tree, scoring=both_near, score_range=(-1.0, 0.0), strategy="choice")
+    search.fit(TRAIN[0], labels[0], VALIDATION[0], odd)
+    assert search.recommendation_ is not None
+
+
 def test_labels_of_several_columns_are_numbers():
     words = np.array([["a", "b"]] * len(TRAIN[1]))
     with pytest.raises(InputError, match=r"^y_train=.*public list of its classes"):

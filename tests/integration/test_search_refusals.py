@@ -95,6 +95,8 @@ def test_a_validation_table_of_another_form_and_unused_arguments_are_refused(tmp
     )
     with pytest.raises(InputError, match=r"^groups_train=.*one label for each of the 400"):
         short(budget=0.5).fit(*TRAIN, curator, groups_train=np.arange(399))
+    with pytest.raises(InputError, match=r"^groups_train=.*present for every record"):
+        short().fit(*TRAIN, *VALIDATION, groups_train=np.where(np.arange(400), 1.0, np.nan))
     with pytest.raises(InputError, match=r"^groups_train=.*left out with one table"):
         short(test_size=0.5).fit(*TRAIN, groups_train=np.arange(400))
     with pytest.raises(InputError, match=r"^y_val="):
@@ -102,6 +104,9 @@ def test_a_validation_table_of_another_form_and_unused_arguments_are_refused(tmp
     with pytest.raises(InputError, match=r"^y_train="):
         short(test_size=0.5).fit(X)
     assert curator.ledger.head().seq == 0
+    with pytest.warns(UserWarning, match="is not compared with the groups of the Curator"):
+        search = short(budget=0.5, strategy="choice", allow_repeated=False)
+        search.fit(*TRAIN, curator, groups_train=np.arange(400))
 
 
 @pytest.mark.attack("A20")
