@@ -104,8 +104,8 @@ def test_a_validation_table_of_another_form_and_unused_arguments_are_refused(tmp
     with pytest.raises(InputError, match=r"^y_train="):
         short(test_size=0.5).fit(X)
     assert curator.ledger.head().seq == 0
+    search = short(budget=0.5, strategy="choice", allow_repeated=False)
     with pytest.warns(UserWarning, match="is not compared with the groups of the Curator"):
-        search = short(budget=0.5, strategy="choice", allow_repeated=False)
         search.fit(*TRAIN, curator, groups_train=np.arange(400))
 
 

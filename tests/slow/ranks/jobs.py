@@ -261,11 +261,13 @@ def resumed_with_others(ranks, folder):
     terms = {"budget": Budget.gdp(1.0), "ranks": ranks}
 
     def begin(records):
-        return objective(owner(records, **terms, **on_disk(folder))).remaining
+        return objective(owner(records, **terms, **on_disk(folder)))
 
-    first = begin(whole[dealt(N, ranks)])
+    begun = begin(whole[dealt(N, ranks)])
+    begun(at(0.5))
+    first = begun.remaining
     turns = whole[ranks.rank :: ranks.world_size]
-    again = begin(turns)
+    again = begin(turns).remaining
     (other,) = met_by(lambda: begin(turns + 1.0))
     fresh = turns + 2.0
     owner(fresh, **terms).release(mean(), NOISE)

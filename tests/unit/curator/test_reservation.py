@@ -134,7 +134,7 @@ def test_noise_that_follows_from_the_budget_is_drawn_or_the_budget_is_named(
 
 
 def test_other_terms_things_or_records_do_not_resume_it(on_disk):
-    reserve(make(**on_disk))
+    reserve(make(**on_disk)).release(QUERY)
     for changed, error in (
         ({"terms": {"seed": 1}}, LedgerMismatch),
         ({"budget": 0.25}, LedgerMismatch),
