@@ -26,6 +26,7 @@ import json
 import logging
 import os
 import pathlib
+import reprlib
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -191,10 +192,11 @@ class Ledger:
                         " place of a unit that has left, and leave out one that has joined."
                     )
                 if name == "accounting":
+                    kept = reprlib.repr(self.birth.accounting)
                     remedy = (
-                        f"Give accounting={made_for[name]}, to DPSearch in"
+                        f"Give accounting={kept} of dpbo.accounting, to DPSearch in"
                         " privacy=Privacy(accounting=...): by itself it takes PureFilter() for few"
-                        " releases and GDPFilter() for many."
+                        " releases and GDPFilter() for many. `tune` has a ledger of its own."
                     )
                 raise LedgerMismatch(name, made_for[name], value, remedy)
 
