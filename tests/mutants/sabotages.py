@@ -1373,8 +1373,8 @@ SABOTAGES = (
     Sabotage(
         "private factor analysis divides by the exact private number of records",
         where="dpbo.papers.em.factor_analysis:DPFactorAnalysis.fit",
-        old="count = record_count(public, value[0], std[0])",
-        new="count = float(curator._Curator__view.units)",
+        old="count = record_count(public, value[0], std[0])\nmean =",
+        new="count = float(curator._Curator__view.units)\n            mean =",
         test=(
             "tests/unit/papers/test_em_kmeans_factors.py"
             "::test_nothing_depends_on_the_records_but_through_releases"
