@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -313,8 +314,12 @@ def _space_of(record: "Record", facts: "Facts") -> "Space | None":
     """The space of a record's points, where its reservation names one."""
     reserved = facts.reservations.get(record.reservation or record.name)
     text = None if reserved is None else reserved.terms.get("space")
-    if not isinstance(text, str):
-        return None
+    return _space_from(text) if isinstance(text, str) else None
+
+
+@functools.cache
+def _space_from(text: str) -> "Space | None":
+    """The space of this JSON text, made once for all values of a reservation."""
     # Imports torch, which the ledger does not need.
     from dpbo.space import Space
 

@@ -190,10 +190,11 @@ class Space:
         decoded = {}
         for (name, axis), u in zip(self._axes.items(), x.tolist(), strict=True):
             decoded[name] = axis.decode(u)
-            if isinstance(axis, _Listed) and abs(axis.nearest(u) - u) > _ROUNDING:
+            nearest = axis.nearest(u)
+            if isinstance(axis, _Listed) and abs(nearest - u) > _ROUNDING:
                 told = (
                     f"{name}: the coordinate {u:.4g} is between those of two values, and decoded as"
-                    f" {decoded[name]!r}, at {axis.nearest(u):.4g}. A model of the points should"
+                    f" {decoded[name]!r}, at {nearest:.4g}. A model of the points should"
                     " learn that one: give PrivateObjective(space=...), or take"
                     " Space.rounded(X)."
                 )

@@ -348,7 +348,7 @@ class Ledger:
             return connection.execute(named.limit(1)).first() is not None
 
     def has_charges(self) -> bool:
-        """Whether anything was charged, in this session or an earlier one."""
+        """Whether anything was charged, by this process or an earlier one."""
         charges = sa.select(_COLUMN.seq).where(_COLUMN.kind == "charge").limit(1)
         with self._transaction() as connection:
             return connection.execute(charges).first() is not None

@@ -122,12 +122,10 @@ class Problem:
         if self.verbose > 1:
             say(text)
 
-    def _begun(self, part: str, reservation: Reservation) -> Reservation:
-        """The reservation; tells what an earlier session released of it."""
-        if reservation.used:
-            known = f"{len(reservation.values)} of {reservation.slots}"
-            self.tell(f"{part}: {known} read from the ledger")
-        return reservation
+    def _tell_known(self, part: str, known: int, slots: int) -> None:
+        """Tell how many values of a part the ledger has already."""
+        if known:
+            self.tell(f"{part}: {known} of {slots} read from the ledger")
 
     def _name_of(self, part: str) -> str:
         """The name of a part in the ledger, by which a later session finds the search."""
@@ -147,9 +145,7 @@ class Problem:
             progress=self.verbose > 0,
             terms=self.terms,
         )
-        if objective.remaining < evaluations:
-            known = f"{evaluations - objective.remaining} of {evaluations}"
-            self.tell(f"{part}: {known} read from the ledger")
+        self._tell_known(part, evaluations - objective.remaining, evaluations)
         return objective
 
     def report(self, part: str, number: int, planned: int, x: Configuration, *score: float) -> bool:
@@ -175,7 +171,8 @@ class Problem:
             given={},
             terms=self.terms,
         )
-        return self._begun(part, reservation)
+        self._tell_known(part, len(reservation.values), reservation.slots)
+        return reservation
 
     def choice_mechanism(self, share: Fraction, risk: float | None = None) -> ChoiceMechanism:
         """The choice mechanism with the least noise that this share of the budget pays for; with a
@@ -205,7 +202,8 @@ class Problem:
             given={},
             terms={**self.terms, **terms},
         )
-        return self._begun(part, reservation)
+        self._tell_known(part, len(reservation.values), reservation.slots)
+        return reservation
 
     def choose(
         self,
