@@ -32,10 +32,12 @@ OPTIONAL = (
     "nbformat",
     "optuna",
     "pandas",
+    "peft",
     "prompt_toolkit",
     "psutil",
     "psycopg",
     "starlette",
+    "transformers",
     "uvicorn",
 )
 # With forkserver, processes are forked from one that has imported it.

@@ -61,6 +61,24 @@ _ASSUMPTIONS = {
         " that are not standardised break that); nothing in a record makes training stop, fail,"
         " skip a step or change a rate"
     ),
+    "sampling-attested": (
+        "Opacus' own engine trains: its loader takes Poisson samples of these records alone, each"
+        " record once, and training uses nothing else of them; each sample takes one step, by an"
+        " optimizer that keeps the hook of make_private; a record's gradient depends on no other"
+        " record, and rounding moves no clipped sum further than the clip; of a record nothing but"
+        " the noised parameters stays in a model that leaves, and nothing in it makes training"
+        " stop, fail, skip a step or change a rate; what Opacus computes from the number of records"
+        " is public: the rate, the batch size and, for adaptive clipping, each sample's size"
+    ),
+    "noise-of-opacus": (
+        "nobody knows a seed of torch's generators, or computes their state from released models:"
+        " they drew the noise and the samples of training, and are no ciphers. (On a GPU, unless"
+        " noise-drawn-on-cpu is listed, too.)"
+    ),
+    "noise-drawn-on-cpu": (
+        "nobody who has a released model computes from it the noise of its training, which torch's"
+        " generator drew on the CPU: there, one model gives the generator's state in a second"
+    ),
     "roles-by-record": (
         "whether a record trains or validates follows from the record itself, such as a keyed hash"
         " of its id: by its place in a table, removing one record would move others across"

@@ -1,9 +1,12 @@
 """DP-SGD steps and dpbo releases in one history, as an Opacus accountant.
 
-    # in Opacus' engine: counts what Opacus counts, and other releases beside it
-    engine.accountant = LedgerAccountant()
     # dpbo's engine: its accountant charges the curator's ledger
     engine = PrivateEngine(curator, config)
+    # Opacus' engine in any of its modes, charged to the curator's ledger
+    engine = opacus.PrivacyEngine()
+    engine.accountant = LedgerAccountant(curator, noise_multiplier=1.1, steps=1000)
+    # Opacus' engine, by itself: counts what Opacus counts, and other releases beside it
+    engine.accountant = LedgerAccountant()
 
 With a curator, the planned steps are reserved in its ledger before the first one. They are charged
 in blocks of a hundredth of the plan, of 16 steps at most: the first step of a block charges the
@@ -12,25 +15,38 @@ charged, and are lost to a later process. A step beyond the plan raises. Opacus'
 the noise standard deviation over the norm bound of one record's gradient, as in a
 PoissonGaussianEvent, so no conversion is needed under either relation.
 
+In Opacus' own engine, too, no noise is drawn before its step is durably charged. Its `make_private`
+ends with asking the accountant for a hook, which the optimizer calls after a step's noise and
+before the weights change. The first step is charged when the hook is asked for. The hook of the
+first step puts the charge of each later one in front of the optimizer's `add_noise`, which virtual
+steps (BatchMemoryManager) do not reach. So each call of `make_private` charges a step of its own.
+Where several processes train one model, the first alone reserves and charges; before each block the
+others wait for what it says, which is a number of steps or an error (`Ranks`).
+
 What dpbo cannot check is attested by the caller, and the statement lists it as the assumption
-`dpsgd-attested` (`engine`). Without a curator, Opacus draws noise and samples from torch's
-generator, whose state one released model reveals on the CPU: the guarantee then fails against
-anyone who has a model and time to compute.
+`dpsgd-attested` (`engine`) or, of Opacus' own engine, `sampling-attested`. That one draws noise and
+samples from torch's generator, whose state one released model reveals on the CPU: this is the
+assumption `noise-of-opacus`.
 """
 
 from __future__ import annotations
 
 import collections
 import copy
+import functools
 import itertools
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from dpbo.accounting.calibration import convert_adjacency
 from dpbo.accounting.composition import compose
 from dpbo.curator.curator import Curator
+from dpbo.curator.ranks import OneProcess, Ranks
 from dpbo.curator.reservation import Reservation
 from dpbo.dpsgd._opacus import load_opacus
 from dpbo.errors import InputError, LedgerError, OpacityError, UsageError
@@ -43,6 +59,8 @@ from dpbo.validation import Count, Positive, checked, require
 IAccountant: Any = load_opacus("opacus.accountants").IAccountant
 # Steps at most that one entry of the ledger charges.
 _BLOCK = 16
+# Below it lie the seeds that people write. Those that torch draws have 53 bits or more.
+_WRITTEN_SEEDS = 1 << 32
 
 # Noise multiplier, sample rate, how often: Opacus' own entry.
 Step = tuple[float, float, int]
@@ -54,13 +72,15 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
 
     Args:
         curator: holds the training records and the ledger; omitted, the accountant counts by
-            itself, under ADD_OR_REMOVE_ONE.
+            itself, under ADD_OR_REMOVE_ONE. Of several processes that train one model, each gives a
+            curator of all records, with the same `ledger=` or `dataset=`.
         noise_multiplier, steps: the planned noise and number of steps; required with a curator.
         name: name of the reservation in the ledger; the same name and terms resume it.
 
     Raises:
         InputError: an argument outside its range, or a unit that may have several records (Opacus
             clips single records).
+        UsageError: a curator of several processes' shards.
     """
 
     # With a curator only.
@@ -85,7 +105,11 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         self._begin_run()
         self._releases: dict[str, Event] = {}
         self._counting = False
+        # Those that train one model in Opacus' own engine.
+        self._ranks: Ranks | OneProcess = OneProcess()
         if curator is not None:
+            if curator.ranks > 1:
+                raise UsageError("DP-SGD takes all records: give a curator of one process.")
             if curator.ledger.birth.grouped:
                 raise InputError(
                     "unit",
@@ -99,9 +123,16 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
                 require("steps", steps, Count),
             )
 
-    @classmethod
-    def mechanism(cls) -> str:
-        """The name under which Opacus knows this accountant."""
+    def mechanism(self) -> str:
+        """The name under which Opacus knows this accountant. Only `make_private_with_epsilon` asks
+        for it, and raises UsageError with a curator.
+        """
+        if self._curator is not None:
+            raise UsageError(
+                "make_private_with_epsilon would choose the noise, which the accountant has"
+                " planned: call make_private with its noise_multiplier."
+                " dpbo.accounting.calibrate finds the noise multiplier of an epsilon."
+            )
         return NAME
 
     def protect(self, records: Any) -> None:
@@ -112,8 +143,10 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         self._tables = {"loader records": records}
         self._curator.protected.add(records, role="training")
 
-    def reserve(self, sample_rate: float) -> None:
-        """Reserve the planned steps at this rate in the curator's ledger, or resume them."""
+    def reserve(self, sample_rate: float, *, assumption: str = "dpsgd-attested") -> None:
+        """Reserve the planned steps at this rate in the curator's ledger, or resume them, under
+        this assumption.
+        """
         assert self._curator is not None
         multiplier, _, steps = self._planned
         terms = {"attested": "Poisson", "sample_rate": float(sample_rate)}
@@ -128,21 +161,45 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         self._reservation = self._curator.reserve(
             self._name, step, slots=steps, given={}, tables=self._tables, terms=terms
         )
-        self._curator.ledger.note("assume", "dpsgd-attested")
+        self._curator.ledger.note("assume", assumption)
         self._planned = multiplier, float(sample_rate), steps
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
-        """The hook that Opacus' own `make_private` attaches. Raises UsageError with a curator,
-        which needs a PrivateEngine.
+        """The hook that Opacus' own `make_private` attaches.
+
+        With a curator, the steps are reserved and the first one is charged now. The hook of the
+        first step puts the charges of all later ones before their noise.
+
+        Raises:
+            UsageError: the seed of torch's generator was written by somebody.
+            BudgetExceeded: no planned step is left, or the budget does not pay for the plan.
         """
-        if self._curator is not None and not self._planned[1]:
+        if self._curator is None or self._tables:
+            # A PrivateEngine charges its steps itself.
+            hook: Callable[[Any], None] = super().get_optimizer_hook_fn(sample_rate)
+            return hook
+        if torch.initial_seed() < _WRITTEN_SEEDS:
             raise UsageError(
-                "an accountant with a curator needs a dpbo.dpsgd.PrivateEngine: Opacus' own engine"
-                " draws noise from torch's generator, and counts by a hook that another one"
-                " replaces."
+                "torch's generator was seeded, as by torch.manual_seed, and Opacus draws noise and"
+                " samples from it: who knows the seed knows them. Call torch.seed() before"
+                " make_private."
             )
-        hook: Callable[[Any], None] = super().get_optimizer_hook_fn(sample_rate)
-        return hook
+        if dist.is_available() and dist.is_initialized() and self._ranks.world_size == 1:
+            self._ranks = Ranks()
+        multiplier, _, steps = self._planned
+
+        def reserve() -> str:
+            self.reserve(sample_rate, assumption="sampling-attested")
+            return self._id
+
+        # One run, whichever process saves its checkpoint.
+        self._id = self._ranks.run_on_rank_0(
+            "reserve DP-SGD steps", (multiplier, sample_rate, steps), reserve
+        )
+        self._runs.setdefault(self._id, [])
+        self._planned = multiplier, float(sample_rate), steps
+        self.step(noise_multiplier=multiplier, sample_rate=sample_rate)
+        return functools.partial(self._begin, os.getpid())
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
         """Count one DP-SGD step. Raises BudgetExceeded beyond the plan, InputError if it differs
@@ -152,13 +209,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         if self._process != os.getpid():
             self._begin_run()
         if self._curator is not None:
-            if (float(noise_multiplier), float(sample_rate)) != self._planned[:2]:
-                raise InputError(
-                    "noise_multiplier, sample_rate",
-                    (noise_multiplier, sample_rate),
-                    f"as reserved, {self._planned[:2]}",
-                    "Give make_private what the accountant was planned for.",
-                )
+            self._require_planned(noise_multiplier, sample_rate)
             if next(self._paid, None) is None:
                 self._paid = iter(range(self._charge_block() - 1))
         _append(self._runs[self._id], (float(noise_multiplier), float(sample_rate), 1))
@@ -177,14 +228,14 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         self._releases[uuid.uuid4().hex] = event
 
     def get_epsilon(self, delta: float, *, refine: bool = True, **_: Any) -> float:
-        """Epsilon at delta of the history so far, as in Opacus; with a curator, of the whole
-        ledger.
+        """Epsilon at delta of the history so far, as in Opacus; with a curator, of all that was
+        spent of its ledger. The guarantee is that of the budget (`Curator.statement`).
 
         Infinite if a release was exact or rests on data assumptions.
         """
         if self._curator is not None:
             statement = self._curator.statement(delta=delta)
-            epsilon = statement.guarantee.epsilon
+            epsilon = statement.spent.epsilon
             if epsilon is None or statement.lines[0].startswith(NOT_BOUNDED):
                 return float("inf")
             return epsilon
@@ -225,7 +276,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         state: dict[str, Any] = collections.OrderedDict() if destination is None else destination
         releases = {key: event.to_json() for key, event in self._releases.items()}
         runs = copy.deepcopy(self._runs)
-        state.update(history=self.history, mechanism=self.mechanism(), runs=runs, releases=releases)
+        state.update(history=self.history, mechanism=NAME, runs=runs, releases=releases)
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -236,9 +287,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
             InputError: not a LedgerAccountant's state.
             LedgerError: it contradicts a run or a release that is known here.
         """
-        if state_dict.get("mechanism") != self.mechanism() or not {"runs", "releases"} <= set(
-            state_dict
-        ):
+        if state_dict.get("mechanism") != NAME or not {"runs", "releases"} <= set(state_dict):
             raise InputError(
                 "state_dict", state_dict.get("mechanism"), "one that a LedgerAccountant wrote"
             )
@@ -262,7 +311,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
                 "the checkpoint contradicts a release that is known here; nothing was loaded."
             )
         unpaid = list[tuple[str, Event, int]]()
-        if self._curator is not None:
+        if self._curator is not None and self._ranks.rank == 0:
             records = self._curator.ledger.records()
             for run, steps in loaded.items():
                 charged = list[tuple[Event, int]]()
@@ -321,13 +370,91 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
             float(noise_multiplier), rate=float(sample_rate), relation=relation.value
         )
 
+    def _begin(self, process: int, optimizer: Any) -> None:
+        """The hook of Opacus' own engine: after the first step's noise, before the weights change.
+
+        Raises:
+            InputError: the step differs from the planned ones, or (where the number of records is
+                public) the loader has another number than the curator.
+            UsageError: the step takes more than one sample, or another process than the one that
+                called `make_private` takes it, or each of several trains a model of its own.
+        """
+        if "add_noise" in vars(optimizer):
+            return
+        # Before whatever is refused: another step may be tried.
+        optimizer.add_noise = functools.partial(self._charge_first, optimizer, optimizer.add_noise)
+        assert self._curator is not None
+        if os.getpid() != process:
+            raise UsageError("call make_private in the process that trains.")
+        if self._ranks.world_size > 1 and not hasattr(optimizer, "world_size"):
+            raise UsageError(
+                f"each of the {self._ranks.world_size} processes trains a model of its own: wrap"
+                " the module, as by opacus.distributed.DifferentiallyPrivateDistributedDataParallel"
+                ", before make_private."
+            )
+        self._require_one_sample(optimizer)
+        rate = self._planned[1]
+        self._require_planned(optimizer.noise_multiplier, rate)
+        units = self._curator.units
+        if units is not None:
+            # As Opacus computes it.
+            expected = int(units * rate) / self._ranks.world_size
+            if optimizer.expected_batch_size not in (None, expected):
+                raise InputError(
+                    "data_loader",
+                    f"samples of {optimizer.expected_batch_size:g} records",
+                    f"of the curator's {units} records, whose samples have {expected:g}",
+                )
+        self._ranks.run_on_rank_0("assume", (), functools.partial(self._note_noise, optimizer))
+
+    def _charge_first(self, optimizer: Any, add_noise: Callable[[], None]) -> None:
+        """Charge a step of an optimizer of Opacus' own engine, then draw its noise."""
+        self._require_one_sample(optimizer)
+        self.step(noise_multiplier=optimizer.noise_multiplier, sample_rate=self._planned[1])
+        add_noise()
+
+    def _require_one_sample(self, optimizer: Any) -> None:
+        """Raises UsageError where a step sums the gradients of several samples: a record may be in
+        each of them, and move the sum by as many clips.
+        """
+        if optimizer.accumulated_iterations != 1:
+            raise UsageError(
+                f"the step sums {optimizer.accumulated_iterations} samples, which costs more than"
+                " was planned. Take a step on each. For samples larger than memory, Opacus'"
+                " BatchMemoryManager takes one step on all parts of a sample."
+            )
+
+    def _require_planned(self, noise_multiplier: float, sample_rate: float) -> None:
+        """Raises InputError where a step differs from the planned ones."""
+        if (float(noise_multiplier), float(sample_rate)) != self._planned[:2]:
+            raise InputError(
+                "noise_multiplier, sample_rate",
+                (noise_multiplier, sample_rate),
+                f"as reserved, {self._planned[:2]}",
+                "Give make_private the noise_multiplier that the accountant has, and no schedule"
+                " of it.",
+            )
+
+    def _note_noise(self, optimizer: Any) -> None:
+        """Note what is assumed of the noise of an optimizer of Opacus' own."""
+        assert self._curator is not None
+        if optimizer.secure_mode:
+            return
+        self._curator.ledger.note("assume", "noise-of-opacus")
+        if any(parameter.device.type == "cpu" for parameter in optimizer.params):
+            self._curator.ledger.note("assume", "noise-drawn-on-cpu")
+
     def _charge_block(self) -> int:
         """Charge a block of the planned steps, or what is left of them; returns how many, one at
         least.
         """
-        count = max(min(self._planned[2] // 100, _BLOCK, self._reservation.remaining), 1)
-        self._reservation.charge(_details(self._id), count=count)
-        return count
+
+        def charge() -> int:
+            count = max(min(self._planned[2] // 100, _BLOCK, self._reservation.remaining), 1)
+            self._reservation.charge(_details(self._id), count=count)
+            return count
+
+        return self._ranks.run_on_rank_0("charge DP-SGD steps", self._planned, charge)
 
 
 def _details(run: str) -> dict[str, Any]:

@@ -68,7 +68,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
 
 from dpbo.curator.curator import Curator
 from dpbo.dpsgd._opacus import load_opacus
@@ -185,7 +193,22 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
         records: Any = data_loader.dataset
         if isinstance(records, IterableDataset) or not len(records):
             raise InputError(
-                "data_loader", type(data_loader).__name__, "a DataLoader of records with places"
+                "data_loader",
+                f"of {type(records).__name__}",
+                "a DataLoader of records with places",
+                "A Poisson sample takes each record by its place, with equal chance; a stream has"
+                " no places. Read it into a list first.",
+            )
+        batches = data_loader.batch_sampler
+        sampler = getattr(batches, "sampler", batches or data_loader.sampler)
+        if not isinstance(sampler, (SequentialSampler, RandomSampler, PoissonSamples)):
+            raise InputError(
+                "data_loader",
+                f"with a {type(sampler).__name__}",
+                "without a sampler of its own, which Poisson samples would replace",
+                "In place of weights, multiply each record's loss by a public one of its class;"
+                " in place of places, give torch.utils.data.Subset(dataset, places), and the"
+                " curator the same.",
             )
         norm = require("max_grad_norm", max_grad_norm, Norm)
         trained = _parameters_of(optimizer)
@@ -323,8 +346,6 @@ class PrivateEngine(NoisedEngine):
     """
 
     def __init__(self, curator: Curator, config: DPSGDConfig, *, name: str = "dp-sgd") -> None:
-        if curator.ranks > 1:
-            raise UsageError("DP-SGD trains in one process: give a curator of one process.")
         super().__init__(config, self._charge_step)
         self._curator = curator
         self.accountant = LedgerAccountant(

@@ -12,12 +12,19 @@ from scipy.stats import loguniform
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from dpbo import Budget, DPSearch, Privacy, PrivateObjective
 from dpbo.accounting import RDPFilter
 from dpbo.curator import curator as curators
-from dpbo.dpsgd import DPSGDConfig, PrivateEngine
+from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session
 from dpbo.errors import (
     BudgetExceeded,
     InputError,
@@ -162,6 +169,44 @@ def test_an_engine_that_is_asked_to_choose_its_noise_names_no_argument_of_opacus
         )
     assert "noise_generator" not in str(refused.value)
     assert not curator.ledger.used()
+
+
+class Stream(IterableDataset[tuple[torch.Tensor, ...]]):
+    def __iter__(self):
+        return iter(RECORDS)
+
+    def __len__(self):
+        return len(RECORDS)
+
+
+def test_a_sampler_that_would_be_dropped_and_a_stream_are_refused_with_what_to_do():
+    """With weights that make positives one half of each sample they were .11 of it."""
+    curator = made(RECORDS, role="training", accounting=RDPFilter(8.0))
+    config = DPSGDConfig(noise_multiplier=5.0, epochs=1, batches=3, batch_size=20)
+    network = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    weighted = WeightedRandomSampler([1.0] * 60, 60)
+    for loader, remedy in (
+        (DataLoader(RECORDS, sampler=weighted), "public one of its class"),
+        (DataLoader(RECORDS, sampler=SubsetRandomSampler(range(9))), r"Subset\(dataset, places\)"),
+        (DataLoader(RECORDS, batch_sampler=BatchSampler(weighted, 9, False)), "Weighted"),
+        (DataLoader(RECORDS, batch_sampler=[[0, 1], [2]]), "with a list"),
+        (DataLoader(Stream()), "a stream has no places"),
+    ):
+        with pytest.raises(InputError, match=remedy) as refused:
+            PrivateEngine(curator, config).make_private(
+                module=network, optimizer=optimizer, data_loader=loader, max_grad_norm=1.0
+            )
+        assert refused.value.parameter == "data_loader"
+    with pytest.raises(InputError, match="a stream has no places"):
+        Session(Stream(), config).make_private(network, optimizer, max_grad_norm=1.0)
+    assert not curator.ledger.used()
+    PrivateEngine(curator, config).make_private(
+        module=network,
+        optimizer=optimizer,
+        data_loader=DataLoader(RECORDS, batch_size=20, shuffle=True),
+        max_grad_norm=1.0,
+    )
 
 
 def test_a_handle_and_a_curator_in_other_libraries_hands_say_what_gives_the_value():

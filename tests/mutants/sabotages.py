@@ -890,6 +890,76 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "the first step of Opacus' own engine is free",
+        where="dpbo.dpsgd.accountant:LedgerAccountant.get_optimizer_hook_fn",
+        old="self.step(noise_multiplier=multiplier, sample_rate=sample_rate)",
+        new="pass",
+        test=(
+            "tests/integration/test_opacus_own_engine.py"
+            "::test_each_optimizer_pays_for_its_own_steps_and_a_later_hook_displaces_no_charge"
+        ),
+    ),
+    Sabotage(
+        "a step of Opacus' own engine is charged after its noise",
+        where="dpbo.dpsgd.accountant:LedgerAccountant._charge_first",
+        old="self._require_one_sample(optimizer)",
+        new="add_noise()\n        add_noise = lambda: None",
+        test=(
+            "tests/integration/test_opacus_own_engine.py"
+            "::test_a_step_beyond_the_plan_raises_before_its_noise_and_however_often_it_is_tried"
+        ),
+    ),
+    Sabotage(
+        "a step of Opacus' own engine sums several samples",
+        where="dpbo.dpsgd.accountant:LedgerAccountant._require_one_sample",
+        old="if optimizer.accumulated_iterations != 1:",
+        new="if False:",
+        test=(
+            "tests/integration/test_opacus_own_engine.py"
+            "::test_a_step_on_two_samples_is_refused_and_says_what_takes_large_ones"
+        ),
+    ),
+    Sabotage(
+        "each process of a training charges its steps",
+        where="dpbo.dpsgd.accountant:LedgerAccountant.get_optimizer_hook_fn",
+        old="self._ranks = Ranks()",
+        new="pass",
+        test=(
+            "tests/slow/ranks/test_failures.py"
+            "::test_two_processes_train_one_model_in_opacus_own_engine_and_the_first_alone_charges"
+        ),
+    ),
+    Sabotage(
+        "each process trains a model of its own for one charge",
+        where="dpbo.dpsgd.accountant:LedgerAccountant._begin",
+        old='if self._ranks.world_size > 1 and not hasattr(optimizer, "world_size"):',
+        new="if False:",
+        test=(
+            "tests/slow/ranks/test_failures.py"
+            "::test_two_processes_train_one_model_in_opacus_own_engine_and_the_first_alone_charges"
+        ),
+    ),
+    Sabotage(
+        "a forked process takes the first step that its parent paid for",
+        where="dpbo.dpsgd.accountant:LedgerAccountant._begin",
+        old="if os.getpid() != process:",
+        new="if False:",
+        test=(
+            "tests/integration/test_opacus_own_engine.py"
+            "::test_a_forked_process_takes_no_step_that_its_parent_paid_for"
+        ),
+    ),
+    Sabotage(
+        "whoever knows the script knows the noise",
+        where="dpbo.dpsgd.accountant:LedgerAccountant.get_optimizer_hook_fn",
+        old="if torch.initial_seed() < _WRITTEN_SEEDS:",
+        new="if False:",
+        test=(
+            "tests/integration/test_opacus_own_engine.py"
+            "::test_a_seed_that_somebody_wrote_is_refused_before_anything_is_reserved"
+        ),
+    ),
+    Sabotage(
         "relations are mixed: unsampled events pass as either",
         where="dpbo.ledger.birth:Birth.require_relation",
         old="if not event.relations() <= {self.adjacency.value}:",
@@ -1757,6 +1827,16 @@ SABOTAGES = (
         test=(
             "tests/attacks/test_released_models.py"
             "::test_a_fit_that_returns_anything_but_its_model_gives_none"
+        ),
+    ),
+    Sabotage(
+        "a loader's sampler is dropped in silence",
+        where="dpbo.dpsgd.engine:NoisedEngine.make_private",
+        old="if not isinstance(sampler, (SequentialSampler, RandomSampler, PoissonSamples)):",
+        new="if False:",
+        test=(
+            "tests/integration/test_habits.py"
+            "::test_a_sampler_that_would_be_dropped_and_a_stream_are_refused_with_what_to_do"
         ),
     ),
     Sabotage(

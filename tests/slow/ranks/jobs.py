@@ -582,6 +582,49 @@ def many_machines(rank, folder):
         many_machines.main(2000)
 
 
+def trained_in_opacus(ranks, folder):
+    """Models that both processes train together in Opacus' own engine, in two modes, and then one
+    model each.
+    """
+    from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as Together
+
+    from tests.integration import test_opacus_own_engine as own
+
+    torch.seed()
+    ended: dict[str, Any] = {}
+    for mode in ("hooks", "ghost"):
+        curator = own.owner(rate=0.5, dataset="trained", ledger=folder / f"{mode}.db")
+        engine = own.engine_of(curator)
+
+        def prepared(engine=engine, **settings):
+            return own.prepared(engine, Together(own.network()), size=32, **settings)
+
+        module, optimizer, *loss, loader = prepared(grad_sample_mode=mode)
+        train = functools.partial(own.train, module, optimizer, loader)
+        if loss:
+            train.keywords["loss"] = loss[0]
+        train(passes=4)
+        weights = [parameter.tolist() for parameter in module.parameters()]
+        refused = met_by(train, functools.partial(prepared, grad_sample_mode=mode))
+        ended[mode] = {
+            "weights": weights,
+            "unchanged": weights == [parameter.tolist() for parameter in module.parameters()],
+            "refused": refused,
+            "epsilon": engine.get_epsilon(1e-5),
+            "runs": {
+                run: steps for run, steps in engine.accountant.state_dict()["runs"].items() if steps
+            },
+            "charged": [[body["run"], body["event"]["count"]] for body in charges(curator.ledger)],
+            "assumed": [*curator.statement().assumptions],
+        }
+    # How often each of this rank's records is in a sample.
+    places = torch.cat([batch[0][:, 0] for _ in range(200) for batch in loader])
+    ended["records"], ended["samples"] = places.unique().tolist(), len(places)
+    apart = own.engine_of(own.owner(rate=0.5))
+    (ended["apart"],) = met_by(lambda: own.train(*own.prepared(apart, size=32)))
+    return ended
+
+
 JOBS: dict[str, tuple[int, Any]] = {
     "everything": (SIZE, lambda ranks, _: everything(ranks)),
     "exact on 1": (1, lambda ranks, _: exact(ranks)),
@@ -604,6 +647,7 @@ JOBS: dict[str, tuple[int, Any]] = {
     "no hidden runs": (2, no_hidden_runs),
     "trains together": (2, trains_together),
     "comes late": (SIZE, comes_late),
+    "trained in Opacus": (2, trained_in_opacus),
     "others take turns": (2, others_take_turns),
     "on devices": (min(SIZE, torch.cuda.device_count()), on_devices),
     "on two CPUs": (2, on_devices),

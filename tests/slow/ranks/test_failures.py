@@ -216,9 +216,33 @@ def test_a_training_that_several_processes_share_is_refused(met):
             assert (kind, "must be in one process" in text) == ("InputError", True), text
         assert curator == [
             "UsageError",
-            "DP-SGD trains in one process: give a curator of one process.",
+            "DP-SGD takes all records: give a curator of one process.",
         ]
         assert noted == 0
+
+
+@attack("A17", "A27")
+def test_two_processes_train_one_model_in_opacus_own_engine_and_the_first_alone_charges(met):
+    first, second = met("trained in Opacus").values()
+    one, other = first["value"], second["value"]
+    for mode in ("hooks", "ghost"):
+        ((run, steps),) = one[mode]["runs"].items()
+        assert steps == [[1.3, 0.5, 8]], mode
+        assert one[mode] == other[mode], f"{mode}: weights, refusals, ledger and history"
+        assert one[mode]["charged"] == [[run, 1]] * 8, mode
+        assert one[mode]["unchanged"], mode
+        beyond, none_left = one[mode]["refused"]
+        assert beyond[0] == none_left[0] == "BudgetExceeded", mode
+        assert {"sampling-attested", "noise-of-opacus", "noise-drawn-on-cpu"} <= {
+            *one[mode]["assumed"]
+        }
+    assert not {*one["records"]} & {*other["records"]}
+    assert len({*one["records"], *other["records"]}) == 64
+    # Of 64 records in 400 samples, each with probability 1/2; five deviations.
+    assert abs(one["samples"] + other["samples"] - 12800) < 5 * 80
+    for apart in (one["apart"], other["apart"]):
+        assert apart[0] == "UsageError"
+        assert "trains a model of its own" in apart[1]
 
 
 @pytest.mark.deep
