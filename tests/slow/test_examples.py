@@ -194,3 +194,26 @@ def test_an_ax_experiment_generates_what_can_be_paid_for():
     assert len(loop.client.summarize()) == len(loop.objective.history()[0]) == 8
     assert loop.recommended().mean > 0.85
     assert "(8.000, 1e-06)-DP" in str(curator.statement())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_adapters_of_a_transformer_are_trained_in_ghost_mode_on_the_ledger():
+    from examples.lora_fine_tuning import main
+
+    # The test's own seed would be refused.
+    torch.seed()
+    *_, curator = main(records=500, epochs=2)
+    assert curator.ledger.used() == {"dp-sgd": 4}
+    assert {"sampling-attested", "noise-of-opacus"} <= {*curator.statement().assumptions}
+    assert curator.spent.epsilon == pytest.approx(4.0, rel=1e-3)
+
+
+@pytest.mark.deep
+@pytest.mark.filterwarnings("ignore")
+def test_private_adapters_learn_what_the_messages_have_in_common():
+    from examples.lora_fine_tuning import main
+
+    torch.seed()
+    before, after, _ = main()
+    assert before < 0.7
+    assert after > 0.75

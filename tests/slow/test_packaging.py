@@ -126,7 +126,7 @@ def test_every_library_that_dpbo_imports_is_declared():
     renamed = {"ax": "ax-platform", "sklearn": "scikit-learn", "lazy_loader": "lazy-loader"}
     declared = {re.split(r"[>\[;]", each)[0].lower() for each in project()["dependencies"]}
     groups = project()["optional-dependencies"]
-    assert set(EXTRAS) == set(groups) - {"docs", "test"}
+    assert set(EXTRAS) == set(groups) - {"docs", "examples", "test"}
     # What runs the application that dpbo makes is the user's own program.
     run_by_users = {"http": {"uvicorn"}}
     for extra, modules in EXTRAS.items():
