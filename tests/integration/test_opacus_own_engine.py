@@ -317,6 +317,17 @@ def test_a_seed_that_somebody_wrote_is_refused_before_anything_is_reserved():
     assert curator.ledger.used() == {"dp-sgd": STEPS}
 
 
+def test_in_secure_mode_nothing_is_assumed_of_torchs_generator():
+    """Its library is of torch 1.8, and what it adds here is a generator alone."""
+    curator = owner()
+    engine = engine_of(curator)
+    engine.secure_mode = True
+    train(*prepared(engine), passes=1)
+    assumed = curator.statement().assumptions
+    assert "sampling-attested" in assumed
+    assert not {"noise-of-opacus", "noise-drawn-on-cpu"} & {*assumed}
+
+
 def test_a_loader_of_another_number_of_records_is_refused_where_it_is_public():
     for relation in Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE:
         engine = engine_of(owner(relation=relation, records=(X[:52], Y[:52])))
