@@ -8,7 +8,6 @@ shows the rows of benchmarks/results/speed.json.
     python -m benchmarks [--smoke] [--json FILE] [--only TEXT]
 """
 
-import itertools
 import os
 import statistics
 import subprocess
@@ -23,18 +22,14 @@ import numpy as np
 import torch
 from scipy.stats import uniform
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks import finite_gp, gibo_step
 from benchmarks.harness import interleaved, named, options, ratio, record, table, with_bar
 from benchmarks.overhead import curator_of
 from benchmarks.sums import compared
 from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivateObjective, Space
-from dpbo.accounting import Planned, compose, composition
+from dpbo.accounting import compose, composition
 from dpbo.acquisition import suggest
-from dpbo.dpsgd import LedgerAccountant
-from dpbo.dpsgd._opacus import load_opacus
 from dpbo.events import Event, ExponentialEvent, GaussianEvent, LaplaceEvent, PoissonGaussianEvent
 from dpbo.gibo import GIBOSettings, GradientPosterior, replicate, suggest_gradient_points
 from dpbo.mechanisms import ExponentialMechanism
@@ -247,67 +242,6 @@ def accounting(smoke: bool) -> list[list[Any]]:
     ]
 
 
-def training(smoke: bool) -> list[list[Any]]:
-    """A step of DP-SGD by Opacus, with dpbo's accountant in place of its own."""
-    # Of Opacus' generators and hooks.
-    warnings.simplefilter("ignore")
-    steps = 20 if smoke else 200
-    rows = []
-    records = TensorDataset(torch.rand(6400, 20), torch.arange(6400) % 2)
-
-    def stepping(accountant: LedgerAccountant | None) -> Work:
-        module: Any = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 2))
-        optimizer: Any = torch.optim.SGD(module.parameters(), 0.01)
-        engine = load_opacus().PrivacyEngine(accountant="rdp" if accountant is None else "dpbo")
-        engine.accountant = accountant or engine.accountant
-        given: Any = {
-            "module": module,
-            "optimizer": optimizer,
-            "data_loader": DataLoader(records, batch_size=64),
-        }
-        module, optimizer, loader = engine.make_private(
-            **given, noise_multiplier=5.0, max_grad_norm=1.0
-        )
-        samples = itertools.chain.from_iterable(itertools.repeat(loader))
-
-        def step() -> None:
-            X, y = next(samples)
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(module(X), y).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-
-        return step
-
-    with tempfile.TemporaryDirectory() as folder:
-        for where, place in (
-            ("in memory", {}),
-            ("SQLite", {"ledger": f"{folder}/ledger.db", "dataset": "steps"}),
-        ):
-            plan = Planned(
-                [PoissonGaussianEvent(5.0, 4 * steps, rate=0.01, relation="add-or-remove-one")]
-            )
-            terms: dict[str, Any] = {
-                "adjacency": Adjacency.ADD_OR_REMOVE_ONE,
-                "budget": Budget(8.0, 1e-5),
-                "accounting": plan,
-                **place,
-            }
-            curator = Curator(records.tensors, unit="record", role="training", **terms)
-            accountant = LedgerAccountant(curator, noise_multiplier=5.0, steps=4 * steps)
-            accountant.reserve(0.01)
-            rows.append(
-                row(
-                    f"a step of DP-SGD, charged {where}",
-                    "Opacus' RDPAccountant",
-                    stepping(accountant),
-                    stepping(None),
-                    "1.3",
-                    steps,
-                )
-            )
-    return rows
-
-
 def proposals(smoke: bool) -> list[list[Any]]:
     """Where to evaluate next."""
     import optuna
@@ -481,7 +415,6 @@ PARTS: tuple[Callable[[bool], list[list[Any]]], ...] = (
     releases,
     draws,
     accounting,
-    training,
     proposals,
     replicas,
     first_uses,
