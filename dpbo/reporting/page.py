@@ -187,6 +187,8 @@ def _facts_of_ledger(
         "statement": statement,
         "told": f"{budget_in_words(ledger.budget)}. {words.accounting_in_words(ledger.accounting)}",
         "ledger": ledger,
+        # Without its folder, which is nobody else's concern.
+        "file": getattr(ledger.storage.file, "name", "FILE"),
         "held": held,
         "use": BudgetUse.of(ledger, held, statement.guarantee.delta if delta is None else delta),
         "counts": counts,
@@ -204,7 +206,8 @@ def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
     if not hasattr(search, "statement_"):
         raise UsageError("the DPSearch is not fitted: call fit first.")
     space = Space(**search.param_distributions)
-    facts: dict[str, Any] = {"statement": search.statement_, "ledger": None, "results": []}
+    facts: dict[str, Any] = {"statement": search.statement_, "ledger": None, "file": "FILE"}
+    facts["results"] = []
     place = None if search.privacy is None else search.privacy.ledger
     if place is None and search.privacy is not None and search.privacy.dataset is not None:
         place = ledger_of(search.privacy.dataset)
@@ -283,6 +286,8 @@ def _releases(records: Sequence[Record]) -> Iterator[Release]:
             values = drawn.get(charge.seq, [])
             for slot, value in itertools.zip_longest(charge.body["slots"], values):
                 what = words.question_in_words(str(slot.get("query", "")))
+                if slot.get("public", {}).get("largest_difference") is not None:
+                    what = f"{what}, as a difference to a reference model's"
                 yield Release(str(charge.seq), shown, reservation, what, slot, value)
 
 
