@@ -43,6 +43,8 @@ def stepping(
     """One step on a sample of 64; `place` is the ledger's, None for an engine by itself."""
     # Of Opacus' generators and hooks.
     warnings.simplefilter("ignore")
+    # A seed that is known would be refused.
+    torch.seed()
     engine = load_opacus().PrivacyEngine()
     loader: Any = DataLoader(records, batch_size=64)
     if place is not None:
