@@ -19,8 +19,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import Planned
-from dpbo.dpsgd import DPSGDConfig, LedgerAccountant, PrivateEngine, Session, noise
-from dpbo.dpsgd._opacus import load_opacus
+from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session, noise
 from dpbo.dpsgd.noise import NoisedOptimizer, PoissonSamples
 from dpbo.dpsgd.rebuilding import PublicCopy
 from dpbo.errors import BudgetExceeded, InputError, OpacityError, UsageError
@@ -642,16 +641,3 @@ def test_an_empty_sample_has_the_form_of_others_and_nothing_tells_of_it(kind, ca
     backward(module, noised, batch)
     noised.step()
     assert caplog.records == []
-
-
-@attack("A27")
-def test_opacus_own_engine_cannot_charge_a_ledger():
-    engine = load_opacus().PrivacyEngine()
-    module = nn.Linear(4, 2)
-    engine.accountant = LedgerAccountant(owner((X, Y)), noise_multiplier=1.0, steps=8)
-    given = {
-        "optimizer": torch.optim.SGD(module.parameters(), 0.1),
-        "data_loader": DataLoader(TensorDataset(X, Y), batch_size=8),
-    }
-    with pytest.raises(UsageError, match="PrivateEngine"):
-        engine.make_private(module=module, noise_multiplier=1.0, max_grad_norm=1.0, **given)
