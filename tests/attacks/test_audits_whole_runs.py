@@ -11,6 +11,7 @@ have seen it.
 
 import dataclasses
 import math
+import types
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,17 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from dpbo import DPGIBO, Adjacency, Budget, PrivateObjective
-from dpbo.dpsgd import DPSGDConfig, Session, plan_tuning, tune
+from dpbo import DPGIBO, Adjacency, Budget, PrivateObjective, Space
+from dpbo.accounting import compose
+from dpbo.dpsgd import DPSGDConfig, Session, hidden_runs, plan_tuning, tune
+from dpbo.dpsgd.hidden_runs import best_of
+from dpbo.entropy import system_entropy
 from dpbo.gibo import gradient_query as gradient
 from dpbo.mechanisms.additive import IndependentNoise
 from dpbo.papers.em import DPGaussianMixture
 from dpbo.queries import ball
 from dpbo.queries.clipped import ClippedScores
+from dpbo.run_counts import FixedRuns
 from dpbo.testing import SeededEntropy
 from tests.attacks.family import audited
 from tests.attacks.marks import attack
@@ -205,6 +210,50 @@ def test_dpsgd_and_a_tuned_model_are_as_private_as_they_say_and_no_more(measured
     for name, train in (("dp-sgd", session), ("tune", through_tune)):
         draw = weights(train, plan.config.noise_multiplier)
         measured(8000, audited(name, draw, runs=8000, threshold=0.0).mu, claim, least=0.9)
+
+
+SEVERAL = [
+    DPSGDConfig(epochs=STEPS, batches=1, batch_size=1),
+    DPSGDConfig(epochs=STEPS, batches=2, batch_size=1),
+]
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(3600)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_best_of_runs_of_several_batch_sizes_is_as_private_as_it_says(measured, monkeypatch):
+    """The claim: that of the plan's event, of which each run draws one of both configurations. The
+    run that tells least of the record wins, so that both must tell of it.
+    """
+    # These runs leave no garbage that a collection could make print.
+    monkeypatch.setattr(hidden_runs, "gc", types.SimpleNamespace(collect=lambda: None))
+    two = FixedRuns(2)
+    plan = plan_tuning(
+        Budget(3.0, 0.05),
+        SEVERAL,
+        runs=2,
+        validation=2,
+        adjacency=Adjacency.ADD_OR_REMOVE_ONE,
+        run_count=two,
+    )["selection"]
+    drawn = set()
+
+    def draw(which, count):
+        records = TensorDataset(ONE_RECORD[which])
+
+        def work(parameters):
+            config = plan.configs[parameters["place"]]
+            drawn.add(config.batches)
+            return None, trained(None, Session(records, config)).weight.item()
+
+        space = Space(place=[0, 1])
+        runs = [best_of(work, space, two, system_entropy) for _ in range(count)]
+        return -np.array([run.score for run in runs if run is not None])
+
+    found = audited("several configurations", draw, runs=3000, threshold=1.0)
+    claim = compose(plan.events[0].of("training"), delta=0.05).epsilon
+    measured(3000, found.epsilon(0.05), claim, least=0.5)
+    assert drawn == {1, 2}
 
 
 @pytest.mark.deep
