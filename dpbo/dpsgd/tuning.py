@@ -187,8 +187,8 @@ def tune(
             the epochs and batches of one.
         default: the parameters that are used without tuning, likewise, for a plan with
             default=True. They are the first run of a search and of "once". Beside hidden runs they
-            are a run of its own, paid for by itself: with 10 hidden runs it takes about a tenth
-            more noise. The better one by noised scores is recommended.
+            are a run of its own, paid for by itself: with 10 hidden runs it takes three tenths more
+            noise. The better one by noised scores is recommended.
         initial: number of Sobol points before a search's model proposes; at least 2.
         seed: of the search's points; never of noise, samples, or a selection's proposals.
         folder: where released models are kept, a file each: those of a search, or the best one of a
@@ -506,7 +506,7 @@ def _searched(space: Space, plan: TuningPlan) -> Space:
         raise InputError(
             "space",
             ", ".join(decided),
-            "of parameters that only `fit` reads",
+            "of parameters that only fit reads",
             "A DPSGDConfig decides these. To search them, plan several configurations:"
             " plan_tuning(budget, [DPSGDConfig(...), DPSGDConfig(...)], ...). Each run gets the"
             " Session of one of them.",

@@ -1260,7 +1260,7 @@ SABOTAGES = (
     Sabotage(
         "one configuration pays for every session of a run",
         where="dpbo.dpsgd.engine:Session.make_private",
-        old="unpaid.remove(self.config)",
+        old="unpaid.remove(taken)",
         new="pass",
         test=(
             "tests/attacks/test_released_models.py"
