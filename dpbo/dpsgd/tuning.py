@@ -81,7 +81,8 @@ _LOG = logging.getLogger(__name__)
 _TRAINING = "training"
 _SCORES = "scores"
 _SELECTION = "selection"
-_TRIED_POINTS = 4
+# points beside the space's two ends, where all steps are taken
+_TRIED_POINTS = 2
 # of whole samples, and then records in each of the others
 _TRIED_STEPS = 2
 _TRIED_RECORDS = 2
@@ -200,12 +201,13 @@ def tune(
         example: (training, validation), a few public records of the same form for the trial.
             Omitted, `fit` is tried on zeros in the form of the first training record, and `score`
             on made-up records in the form of the validation records.
-        try_first: before anything is reserved, call `fit` at four points of the space (for "once",
-            at `parameters`) with stand-in records, and `score` on the model. The first two samples
-            have the configured size; those of all other steps have two records, and no noise is
-            drawn for them. What `fit` and `score` raise is raised as it is. False omits the trial,
-            for a `fit` that takes very long. Then a `fit` that always fails spends the whole
-            budget.
+        try_first: before anything is reserved, call `fit` with stand-in records at four points, and
+            `score` on the model. Two are the space's ends, where all parameters are smallest or
+            largest (for "once" `parameters`): there `fit` takes all steps, at the others two. The
+            first two samples have the configured size; those of all other steps have two records,
+            and no noise is drawn for them. What `fit` and `score` raise is raised as it is. False
+            omits the trial, for a `fit` that takes very long. Then a `fit` that always fails spends
+            the whole budget.
 
     Raises:
         InputError: an argument outside its range, records that none can be made up for, or
@@ -315,7 +317,9 @@ class _Study:
         if plan.strategy == "once":
             self.tried = self.design = torch.stack(fixed)
         else:
-            self.tried = self.space.sample(_TRIED_POINTS, seed=seed)
+            # A number of steps that follows a parameter is least at an end of it.
+            others = self.space.sample(_TRIED_POINTS, seed=seed)
+            self.tried = torch.cat([self.space.bounds, others])
             self.design = torch.stack([*fixed, *self.space.sample(initial, seed=seed)])[:initial]
 
     def require_planned_number(self) -> None:
@@ -341,11 +345,11 @@ class _Study:
             stand_ins = [example[0][i] for i in range(len(example[0]))]
             scored = example[1]
 
-        def session(config: DPSGDConfig) -> _PaidSession:
+        def session(config: DPSGDConfig, samples: int | None) -> _PaidSession:
             # Samples of the expected size, so that memory is tried, too.
             places = [place % len(stand_ins) for place in range(config.batches * config.batch_size)]
             records: Subset[Any] = Subset(stand_ins, places)  # type: ignore[arg-type]
-            return _TrialSession(records, config)
+            return _TrialSession(records, config, samples=samples)
 
         curator = Curator.rehearsal(
             scored,
@@ -356,9 +360,11 @@ class _Study:
         )
         # An initial model that the caller seeded stays the same.
         with isolate_generators(system_entropy):
-            for x in self.tried:
+            for place, x in enumerate(self.tried):
+                samples = None if place < len(self.space.bounds) else _TRIED_STEPS
                 try:
-                    model = self.train(self.space.decode(x), session)
+                    tried = functools.partial(session, samples=samples)
+                    model = self.train(self.space.decode(x), tried)
                     if self.folder is not None:
                         torch.save(model, io.BytesIO())
                     curator.evaluate(self.scored.query(model))

@@ -495,7 +495,7 @@ class TestTrial:
         no_model = "make_private's module"
         self.refused(plan, where, UsageError, no_model, fit=lambda parameters, session: None)
 
-    def test_it_takes_all_steps_on_zeros_at_four_points_and_moves_no_generator(self, four, where):
+    def test_it_takes_all_steps_on_zeros_at_both_ends_and_moves_no_generator(self, four, where):
         seen = []
 
         def notes(parameters, session):
@@ -504,33 +504,38 @@ class TestTrial:
             for inputs, labels in loader:
                 seen.append(torch.cat([inputs.flatten(), labels.double()]))
                 train(net, optimizer, [(inputs, labels)])
-            if len(seen) == 40:
-                raise LookupError("fortieth")
+            if len(seen) == 24:
+                raise LookupError("last")
             return net
 
         torch.manual_seed(5)
         first = torch.rand(1)
         torch.manual_seed(5)
-        self.refused(four["selection"], where, LookupError, "fortieth", fit=notes)
+        self.refused(four["selection"], where, LookupError, "last", fit=notes)
         assert torch.equal(torch.rand(1), first)
-        assert len(seen) == 40
+        assert len(seen) == 24, "ten at either end, and two at two more points"
         assert not torch.cat(seen).any()
         # five numbers a record
         sizes = [len(each) / 5 for each in seen]
-        whole = [size for place, size in enumerate(sizes) if place % 10 < 2]
+        whole = [*sizes[:2], *sizes[10:12], *sizes[20:]]
         assert 0.5 * 60 < np.mean(whole) < 2 * 60, "samples of the configured size"
-        assert max(size for place, size in enumerate(sizes) if place % 10 >= 2) <= 2
+        assert max(*sizes[2:10], *sizes[12:20]) <= 2
 
     @pytest.mark.parametrize("strategy", ["selection", "once"])
     def test_a_fit_that_takes_fewer_steps_than_configured_is_refused_before_a_charge(
         self, four, where, strategy
     ):
         def stops(parameters, session):
-            net, optimizer, loader = private(session, nn.Linear(4, 2), **parameters)
-            train(net, optimizer, itertools.islice(loader, 3))
+            steps = parameters["steps"]
+            net, optimizer, loader = private(session, nn.Linear(4, 2), lr=parameters["lr"])
+            train(net, optimizer, itertools.islice(loader, steps))
             return net
 
-        self.refused(four[strategy], where, UsageError, "fewer steps", fit=stops)
+        space = Space(lr=[0.1], steps=[3, *[10] * 40])
+        terms = {"parameters": {"lr": 0.1, "steps": 3}} if strategy == "once" else {}
+        self.refused(
+            four[strategy], where, UsageError, "fewer steps", fit=stops, space=space, **terms
+        )
 
     def test_records_without_zeros_need_an_example_or_no_trial(self, four, where):
         once = four["once"]

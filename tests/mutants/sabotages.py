@@ -1538,18 +1538,18 @@ SABOTAGES = (
     Sabotage(
         "the trial before a tuning trains on private records, which nothing pays for",
         where="dpbo.dpsgd.tuning:_Study.try_first",
-        old="self.train(self.space.decode(x), session)",
+        old="self.train(self.space.decode(x), tried)",
         new="self.train(self.space.decode(x))",
         test=(
             "tests/integration/test_opacus_tuning.py"
-            "::TestTrial::test_it_takes_all_steps_on_zeros_at_four_points_and_moves_no_generator"
+            "::TestTrial::test_it_takes_all_steps_on_zeros_at_both_ends_and_moves_no_generator"
         ),
     ),
     Sabotage(
         "the trial before a tuning ends before a fit that stops early would",
         where="dpbo.dpsgd.tuning:_Study.try_first",
-        old="return _TrialSession(records, config)",
-        new="return _TrialSession(records, config, samples=_TRIED_STEPS)",
+        old="samples = None if place < len(self.space.bounds) else _TRIED_STEPS",
+        new="samples = _TRIED_STEPS",
         test=(
             "tests/integration/test_opacus_tuning.py"
             "::TestTrial"
