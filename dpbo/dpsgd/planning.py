@@ -233,8 +233,9 @@ def plan_tuning(
             scored well, and costs more.
         default: True plans for a run at the default parameters, so that `tune(default=...)` can
             release the gain over it. It is one of the runs of a search, and a second run of "once".
-            Beside hidden runs it is released and paid for by itself, since a fixed run among them
-            has no bound near theirs (`private_selection`).
+            Beside hidden runs it is released and paid for by itself: were it among them, the
+            winner's density would have a factor, the default run's probability of a lower score,
+            whose ratio between neighbours nothing bounds where it is small.
 
     Raises:
         InputError: an argument outside its range, or a budget that no noise meets.

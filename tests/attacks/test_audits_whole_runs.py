@@ -245,7 +245,7 @@ def test_the_law_of_the_best_of_runs_of_several_batch_sizes_stays_below_its_char
     configs, claim = of_several(Budget(3.0, delta))
     grid = np.linspace(-20.0, 24.0, 200_001)
     width = grid[1] - grid[0]
-    laws = [[], []]
+    laws: list[list[Any]] = [[], []]
     for config in configs:
         std = math.sqrt(config.steps) * config.noise_multiplier
         taken = np.arange(config.steps + 1)
