@@ -288,7 +288,7 @@ def test_the_best_of_runs_of_several_batch_sizes_is_as_private_as_it_says(measur
         return -np.array([run.score for run in runs if run is not None])
 
     found = audited("several configurations", draw, runs=1500, threshold=2.0)
-    measured(1500, found.epsilon(0.01), claim, least=0.2)
+    measured(1500, found.epsilon(0.01), claim, least=0.1)
     assert drawn == {1, 2}
 
 
