@@ -10,6 +10,6 @@ from typing import Any
 in_hidden_run: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar(
     "in_hidden_run", default=None
 )
-"""None outside hidden runs; else the configurations that the selection's `base` names and that no
-`Session` of this run has taken.
+"""None outside hidden runs; else, for each training that the selection's `base` names and that no
+`Session` of this run has begun, the configurations that it may take.
 """

@@ -13,7 +13,14 @@ from dpbo.accounting.filters import Accounting, Cost, EventKind, GDPFilter, Pure
 from dpbo.accounting.gdp import epsilon_at
 from dpbo.accounting.planned import Planned
 from dpbo.errors import InputError
-from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, RolesEvent, SelectionEvent
+from dpbo.events import (
+    Event,
+    GaussianEvent,
+    OneOfEvent,
+    PoissonGaussianEvent,
+    RolesEvent,
+    SelectionEvent,
+)
 from dpbo.privacy import Adjacency, Budget, exact_share
 from dpbo.statement import format_up
 from dpbo.validation import Count, checked
@@ -32,7 +39,7 @@ def convert_adjacency(event: E, given: Adjacency, wanted: Adjacency) -> E:
     twice as far, which halves the noise multiplier (mu becomes 2 mu, pure epsilon 2 epsilon). A
     Poisson-sampled Gaussian keeps its multiplier, which refers to the norm bound of one unit's
     contribution, and takes the pair of replace-one, which is far better than doubling. A private
-    selection, and each role, is converted event by event.
+    selection, each role and each of several candidates is converted event by event.
 
     Raises:
         InputError: any other conversion; replace-one says nothing about the number of units.
@@ -55,6 +62,8 @@ def convert_adjacency(event: E, given: Adjacency, wanted: Adjacency) -> E:
             return dataclasses.replace(event, costs=costs)
         case SelectionEvent():
             return dataclasses.replace(event, base=converted(event.base))
+        case OneOfEvent():
+            return dataclasses.replace(event, candidates=converted(event.candidates))
     return dataclasses.replace(event, noise_multiplier=event.noise_multiplier / 2)
 
 

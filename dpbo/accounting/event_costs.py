@@ -12,7 +12,7 @@ no finite cost.
     permute-and-flip, M=2/e   e      pure e        e^2/2             randomised response
     Poisson Gaussian          -      -             -                 by quadrature
     private selection         *      pure e        pure e            selection_bounds.py
-    several roles             the largest over the roles of each column's sum
+    several roles, one of     the largest over the roles, or candidates, of each column's sum
 
     pure e: what holds for every pure e;   *: where the runs are pure
 
@@ -45,6 +45,7 @@ from dpbo.events import (
     GaussianEvent,
     L2LaplaceEvent,
     LaplaceEvent,
+    OneOfEvent,
     PermuteAndFlipEvent,
     RolesEvent,
     SelectionEvent,
@@ -67,14 +68,18 @@ def total(parts: Iterable[C | None], zero: C) -> C | None:
     return zero
 
 
-def worst_role(event: RolesEvent, cost: Callable[[Event], Fraction | None]) -> Fraction | None:
-    """The largest over the roles of a cost that adds; None where a role's event has none."""
+def largest(
+    event: RolesEvent | OneOfEvent, cost: Callable[[Event], Fraction | None]
+) -> Fraction | None:
+    """The largest over the roles, or the candidates, of a cost that adds; None where an event of
+    one has none.
+    """
     worst = Fraction(0)
-    for role in event.roles:
-        of_role = total(map(cost, event.of(role)), Fraction(0))
-        if of_role is None:
+    for events in event.alternatives():
+        together = total(map(cost, events), Fraction(0))
+        if together is None:
             return None
-        worst = max(worst, of_role)
+        worst = max(worst, together)
     return worst
 
 
@@ -93,8 +98,8 @@ def pure(event: Event) -> Fraction | None:
             if math.isfinite(best):
                 return event.count * Fraction(best)
             return None
-        case RolesEvent():
-            return worst_role(event, pure)
+        case RolesEvent() | OneOfEvent():
+            return largest(event, pure)
     return None
 
 
@@ -102,8 +107,8 @@ def mu_squared(event: Event) -> Fraction | None:
     """Sum over slots of the squared GDP parameter."""
     if isinstance(event, GaussianEvent):
         return event.count / Fraction(event.noise_multiplier) ** 2
-    if isinstance(event, RolesEvent):
-        return worst_role(event, mu_squared)
+    if isinstance(event, RolesEvent | OneOfEvent):
+        return largest(event, mu_squared)
     one = pure(event.repeated(1))
     if one is None or one > _LARGEST:
         return None
@@ -125,8 +130,8 @@ def rho(event: Event) -> Fraction | None:
             return event.count / (2 * Fraction(event.noise_multiplier) ** 2)
         case LaplaceEvent():
             return event.count * Fraction(_laplace_kl(1.0 / event.noise_multiplier) * _UP)
-        case RolesEvent():
-            return worst_role(event, rho)
+        case RolesEvent() | OneOfEvent():
+            return largest(event, rho)
     one = pure(event.repeated(1))
     if one is None:
         return None

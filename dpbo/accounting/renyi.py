@@ -26,6 +26,7 @@ from dpbo.events import (
     GaussianEvent,
     L2LaplaceEvent,
     LaplaceEvent,
+    OneOfEvent,
     PermuteAndFlipEvent,
     PoissonGaussianEvent,
     RolesEvent,
@@ -54,8 +55,8 @@ def cost(event: Event, order: float) -> Fraction | None:
     """
     if isinstance(event, GaussianEvent):
         return event.count * Fraction(order) / (2 * Fraction(event.noise_multiplier) ** 2)
-    if isinstance(event, RolesEvent):
-        return event_costs.worst_role(event, lambda one: cost(one, order))
+    if isinstance(event, RolesEvent | OneOfEvent):
+        return event_costs.largest(event, lambda one: cost(one, order))
     one = curve(event.repeated(1), np.array([float(order)]))
     if one is None:
         return None
@@ -67,13 +68,13 @@ def curve(event: Event, orders: Array) -> Array | None:
     there are none.
     """
     match event:
-        case RolesEvent():
+        case RolesEvent() | OneOfEvent():
             worst = np.zeros_like(orders)
-            for role in event.roles:
-                of_role = total_curve(event.of(role), orders)
-                if of_role is None:
+            for events in event.alternatives():
+                together = total_curve(events, orders)
+                if together is None:
                     return None
-                worst = np.maximum(worst, of_role)
+                worst = np.maximum(worst, together)
             return worst * _UP
         case GaussianEvent():
             one = orders / (2 * event.noise_multiplier**2)

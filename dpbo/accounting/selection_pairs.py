@@ -1,5 +1,5 @@
 """From events to dominating pairs; the winner of a private selection gets a pair from the profile
-of its runs.
+of its runs, and one of several candidates a pair from the largest of their profiles.
 
 The profile of one run (delta as a function of epsilon) is read from its composed loss distribution,
 exactly where all its events are Gaussians, in both directions and at steps of a sixty-fourth of its
@@ -10,7 +10,7 @@ bound is a pair like any other.
 import collections
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -34,6 +34,7 @@ from dpbo.events import (
     ExponentialEvent,
     GaussianEvent,
     LaplaceEvent,
+    OneOfEvent,
     PoissonGaussianEvent,
     SelectionEvent,
 )
@@ -49,12 +50,12 @@ _MOST_POINTS = 4000
 
 
 @dataclass(frozen=True)
-class SelectionPair(Pair):
-    """The winner of one private selection, by the convex hull of its profile; `reverse` exchanges P
-    and Q.
+class ProfilePair(Pair):
+    """The winner of one private selection, or one of several candidates, by the convex hull of its
+    profile; `reverse` exchanges P and Q.
     """
 
-    event: SelectionEvent
+    event: SelectionEvent | OneOfEvent
     reverse: bool
 
     def span(self, tail: float) -> tuple[float, float]:
@@ -75,8 +76,8 @@ class SelectionPair(Pair):
 
     @property
     def profile(self) -> Profile:
-        """The winner's profile. Raises ValueError where a run has none."""
-        profile = selection_profile(self.event, self.reverse)
+        """The event's profile. Raises ValueError where a run or candidate has none."""
+        profile = profile_of(self.event, self.reverse)
         if profile is None:
             raise ValueError("a run without a profile")
         return profile
@@ -149,22 +150,33 @@ def selection_profile(event: SelectionEvent, reverse: bool) -> Profile | None:
     """The winner's profile in one direction, from bounds at both signs of epsilon; None where a run
     has no profile.
     """
-    runs = run_profiles(event.run())
-    if runs is None:
+    bounds = _winner_bounds(event)
+    if not bounds:
         return None
-    runs = runs.swapped() if reverse else runs
+    here, there = bounds[0], bounds[-1]
+    if reverse:
+        here, there = there, here
+    epsilons, up = here
+    return _joined(epsilons, up, _at(epsilons, there))
+
+
+# Both directions are asked for, one after the other.
+@functools.lru_cache(maxsize=128)
+def _winner_bounds(event: SelectionEvent) -> list[Reading]:
+    """(epsilons, deltas) of the winner in each direction that differs, from epsilon 0 on."""
     run_count = event.run_count
     spread = event.spread
-    furthest = float(runs.forward.losses[-1])
-    far = (
-        furthest + selection_bounds.log_ratio(run_count, runs) + 2 * math.log(spread[1] / spread[0])
-    )
-    far = min(far if math.isfinite(far) else 3 * furthest, _FURTHEST)
-    step = max(float(np.median(np.diff(runs.forward.losses))), far / _MOST_POINTS)
-    epsilons = step * np.arange(math.ceil(far / step) + 1, dtype=np.float64)
-    up = selection_bounds.winner_profile(run_count, runs, epsilons, spread=spread)
-    down = selection_bounds.winner_profile(run_count, runs.swapped(), epsilons, spread=spread)
-    return _joined(epsilons, up, down)
+    found = []
+    for runs in _directions(event):
+        furthest = float(runs.forward.losses[-1])
+        far = furthest + selection_bounds.log_ratio(run_count, runs)
+        far += 2 * math.log(spread[1] / spread[0])
+        far = min(far if math.isfinite(far) else 3 * furthest, _FURTHEST)
+        step = max(float(np.median(np.diff(runs.forward.losses))), far / _MOST_POINTS)
+        epsilons = step * np.arange(math.ceil(far / step) + 1, dtype=np.float64)
+        deltas = selection_bounds.winner_profile(run_count, runs, epsilons, spread=spread)
+        found.append((epsilons, deltas))
+    return found
 
 
 @functools.lru_cache(maxsize=64)
@@ -172,26 +184,64 @@ def run_profiles(events: Events) -> RunProfiles | None:
     """The profiles of one run in both directions; None where an event has no pair, or the losses
     are too large for floats.
     """
+    read = _both_directions(events)
+    if read is None:
+        return None
+    grid, up, down = read
+    there = _joined(grid, up, down)
+    back = there if up is down else _joined(grid, down, up)
+    if there is None or back is None:
+        return None
+    return RunProfiles(there, back)
+
+
+def profile_of(event: SelectionEvent | OneOfEvent, reverse: bool) -> Profile | None:
+    """The profile of one slot in one direction; None where a run or candidate has none."""
+    if isinstance(event, SelectionEvent):
+        return selection_profile(event, reverse)
+    found = run_profiles((event,))
+    if found is None:
+        return None
+    return found.reverse if reverse else found.forward
+
+
+def _both_directions(events: Events) -> tuple[Array, Array, Array] | None:
+    """(epsilons, deltas, deltas of the other direction) of these events together, on one grid; both
+    deltas are the same array where directions do not differ. The largest over candidates.
+    """
+    match events:
+        case (OneOfEvent(count=1) as event,):
+            read = list(map(_both_directions, event.alternatives()))
+            found = [each for each in read if each is not None]
+            if len(found) < len(read):
+                return None
+            grid, ups = _on_one_grid([(epsilons, up) for epsilons, up, _ in found])
+            _, downs = _on_one_grid([(epsilons, down) for epsilons, _, down in found])
+            most = np.maximum.reduce(ups)
+            if all(up is down for _, up, down in found):
+                return grid, most, most
+            return grid, most, np.maximum.reduce(downs)
     one = _composed(events, False)
     other = _composed(events, True)
     if one is None or other is None:
         return None
-    (forward, up), (backward, down) = one, other
+    (forward, here), (backward, there) = one, other
     if forward == backward:
-        profile = _joined(up[0], up[1], up[1])
-        if profile is None:
-            return None
-        return RunProfiles(profile, profile)
-    grid = max(up[0], down[0], key=lambda epsilons: float(epsilons[-1]))
-    # chords in e^epsilon
-    up_there, down_there = (
-        np.interp(np.exp(grid), np.exp(eps), deltas) for eps, deltas in (up, down)
-    )
-    there = _joined(grid, up_there, down_there)
-    back = _joined(grid, down_there, up_there)
-    if there is None or back is None:
-        return None
-    return RunProfiles(there, back)
+        return here[0], here[1], here[1]
+    grid, (up, down) = _on_one_grid([here, there])
+    return grid, up, down
+
+
+def _on_one_grid(read: Sequence[Reading]) -> tuple[Array, list[Array]]:
+    """The grid that reaches furthest, and upper bounds on each curve there."""
+    grid = max((epsilons for epsilons, _ in read), key=lambda epsilons: float(epsilons[-1]))
+    return grid, [_at(grid, each) for each in read]
+
+
+def _at(grid: Array, read: Reading) -> Array:
+    """Upper bounds on a curve at rising epsilons, by chords in e^epsilon."""
+    epsilons, deltas = read
+    return np.interp(np.exp(grid), np.exp(epsilons), deltas)
 
 
 def _joined(epsilons: Array, up: Array, down: Array) -> Profile | None:
@@ -210,11 +260,11 @@ def _joined(epsilons: Array, up: Array, down: Array) -> Profile | None:
 def _pair(event: Event, reverse: bool) -> Pair | None:
     """The pair that dominates one slot."""
     match event:
-        case SelectionEvent():
+        case SelectionEvent() | OneOfEvent():
             one = event.repeated(1)
             turned = reverse and bool(event.relations())
-            if selection_profile(one, turned) is not None:
-                return SelectionPair(one, turned)
+            if profile_of(one, turned) is not None:
+                return ProfilePair(one, turned)
             return None
         case LaplaceEvent():
             return LaplacePair(1.0 / event.noise_multiplier)

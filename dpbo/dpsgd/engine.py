@@ -112,6 +112,9 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
             afterwards; omitted, an epoch's a pass, without end.
     """
 
+    _sampler: type[PoissonSamples] = PoissonSamples
+    _optimizer: type[NoisedOptimizer] = NoisedOptimizer
+
     def __init__(
         self, config: DPSGDConfig, charge: Callable[[Any], None], *, samples: int | None = None
     ) -> None:
@@ -273,7 +276,7 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
         records = data_loader.dataset
         length = self.config.batches if self._most is None else self.config.steps
         workers = data_loader.num_workers
-        self._samples = PoissonSamples(
+        self._samples = self._sampler(
             len(records), self.config.rate, length, self._most, ahead=workers > 0
         )
         settings = {
@@ -314,7 +317,7 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
                 type(plain).__name__,
                 "one that takes each step from one gradient, each parameter once",
             )
-        return NoisedOptimizer(
+        return self._optimizer(
             plain,
             model=self._public,
             samples=self._samples,
@@ -392,9 +395,10 @@ class Session:
     Args:
         records: the training records.
         config: the run's settings.
-        samples: end the loader after so many of the configured steps; omitted, after all. `tune`
-            tries `fit` in this way.
+        samples: end the loader after so many of the configured steps; omitted, after all.
     """
+
+    _engine_kind: type[NoisedEngine] = NoisedEngine
 
     def __init__(
         self, records: Dataset[Any], config: DPSGDConfig, *, samples: Count | None = None
@@ -436,13 +440,14 @@ class Session:
             )
         unpaid = in_hidden_run.get()
         if unpaid is not None:
-            if self.config not in unpaid:
+            taken = next((choices for choices in unpaid if self.config in choices), None)
+            if taken is None:
                 raise UsageError(
                     "a hidden run trains more than base= names: give it the DPSGDConfig of each"
                     " Session."
                 )
-            unpaid.remove(self.config)
-        engine = NoisedEngine(self.config, self._require_noise, samples=self._most)
+            unpaid.remove(taken)
+        engine = self._engine_kind(self.config, self._require_noise, samples=self._most)
         prepared = engine.make_private(
             module=module,
             optimizer=optimizer,
@@ -465,7 +470,8 @@ class Session:
         if self._engine is None or self._engine.steps != self._most:
             raise UsageError(
                 "fit took fewer steps than configured: take a step on every sample of the loader."
-                " Stopping early tells of the records, because the weights show it."
+                " Stopping early tells of the records, because the weights show it. To tune how"
+                " long a run trains, give plan_tuning several configurations."
             )
         return self._engine.released()
 

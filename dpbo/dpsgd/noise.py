@@ -399,12 +399,16 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
         # All parameters together: a model of many layers takes as long as one of few.
         sums = [parameter.summed_grad.reshape(-1) for parameter in self.params]
         total = torch.cat([part.to(sums[0].device) for part in sums])
-        noised = _noised(total, self.noise_multiplier * self._norm)
+        noised = self._noised(total)
         parts = torch.split(noised, [len(part) for part in sums])
         for parameter, part in zip(self.params, parts, strict=True):
             parameter.grad = part.view(parameter.shape).to(parameter)
             parameter.summed_grad = None
         self._begin_step()
+
+    def _noised(self, total: torch.Tensor) -> torch.Tensor:
+        """The sum of all parameters' gradients, of one dimension, with its noise."""
+        return _noised(total, self.noise_multiplier * self._norm)
 
     @property
     def accumulated_iterations(self) -> int:

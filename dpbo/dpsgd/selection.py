@@ -43,7 +43,7 @@ import torch
 from dpbo.curator.curator import Curator
 from dpbo.dpsgd.hidden_runs import DensityRatioProposals, best_of
 from dpbo.dpsgd.outputs import copied_output
-from dpbo.dpsgd.planning import DPSGDConfig
+from dpbo.dpsgd.planning import DPSGDConfig, run_event
 from dpbo.errors import InputError, ReleaseLost, UsageError
 from dpbo.events import Event, RolesEvent, SelectionEvent
 from dpbo.fingerprint import is_own, refers_to
@@ -78,7 +78,8 @@ _SHARED = (
     " make the generator within the function."
 )
 
-Costs = Sequence[Event | DPSGDConfig] | Mapping[str, Sequence[Event | DPSGDConfig]]
+Cost = Event | DPSGDConfig | Sequence[DPSGDConfig]
+Costs = Sequence[Cost] | Mapping[str, Sequence[Cost]]
 
 
 @checked
@@ -167,7 +168,9 @@ def private_selection(
         space: each run's parameters are drawn uniformly from it.
         run_count: distribution of the number of runs.
         base: what `train` costs: the `DPSGDConfig` of each `Session` that it makes, and all other
-            events, in the ledger's adjacency; without `score` also those of the returned number.
+            events, in the ledger's adjacency; without `score` also those of the returned number. A
+            list of configurations stands for a `Session` that takes any one of them, as a run's
+            public parameters say.
             Empty if `train` reads none of this ledger's records. A dict such as
             {"training": [...]} if `train` reads only records of another role: those pay for
             training, the curator's own for the score.
@@ -241,16 +244,16 @@ def selection_event(
     noise included, and the number of runs.
     """
 
-    def selection(costs: Sequence[Event | DPSGDConfig]) -> SelectionEvent:
+    def selection(costs: Sequence[Cost]) -> SelectionEvent:
         if not costs:
             raise InputError(
                 "base", (), "the events of one run", "Runs that cost nothing need no selection."
             )
-        events = [
-            cost.event(curator.adjacency) if isinstance(cost, DPSGDConfig) else cost
+        events = tuple(
+            cost if isinstance(cost, Event) else run_event(_choices(cost), curator.adjacency)
             for cost in costs
-        ]
-        return SelectionEvent(base=tuple(events), run_count=run_count, spread=spread)
+        )
+        return SelectionEvent(base=events, run_count=run_count, spread=spread)
 
     scored: list[Event] = []
     if score is not None:
@@ -265,6 +268,13 @@ def selection_event(
     return RolesEvent(
         costs=tuple((name, (selection(events),)) for name, events in sorted(costs.items()))
     )
+
+
+def _choices(cost: Cost) -> tuple[DPSGDConfig, ...]:
+    """The configurations of which a Session may take one; none of an event."""
+    if isinstance(cost, Event):
+        return ()
+    return (cost,) if isinstance(cost, DPSGDConfig) else tuple(cost)
 
 
 def _noise_of(curator: Curator, score: NoisedScore) -> tuple[ClippedMean, Any]:
@@ -329,7 +339,8 @@ def _hidden_run(
     """What one run does. It gives `_leaving` of its output, and its score."""
     groups = base.values() if isinstance(base, Mapping) else [base]
     costs = itertools.chain.from_iterable(groups)
-    configurations = [cost for cost in costs if isinstance(cost, DPSGDConfig)]
+    # first those that leave the least choice
+    configurations = sorted(filter(None, map(_choices, costs)), key=len)
     draw = curator.hidden_draws(name)
 
     def run(parameters: dict[str, Any]) -> tuple[Any, float]:

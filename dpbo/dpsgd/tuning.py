@@ -12,10 +12,10 @@ The strategies are those of `plan_tuning`. The models of a "search" are paid for
 one is returned without another run.
 
 Before anything is charged, `fit` and `score` are tried on stand-in records, because a failure on
-the true ones is hidden: whether a run fails may depend on the records. The trial reads the shapes
-and dtypes of the records, of a dataset's first one, and its keys if it is a mapping; never their
-values. Where these differ from record to record they tell of that record in the trial's errors:
-give `example=`.
+the true ones is hidden: whether a run fails may depend on the records. `fit` takes all its steps
+there, so one that stops early is refused. The trial reads the shapes and dtypes of the records, of
+a dataset's first one, and its keys if it is a mapping; never their values. Where these differ from
+record to record they tell of that record in the trial's errors: give `example=`.
 
 A search is resumed from its ledger. A run that was killed has been charged, and is not run again. A
 selection that was killed is charged and lost, because what it drew must stay hidden and must not be
@@ -25,6 +25,7 @@ that is lost is not trained again.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import copy
 import dataclasses
@@ -36,7 +37,7 @@ import os
 import pathlib
 import uuid
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -49,9 +50,10 @@ from dpbo.accounting.planned import Planned
 from dpbo.acquisition.expected_improvement import posterior_mean, suggest
 from dpbo.curator.curator import Curator
 from dpbo.curator.evaluation import private_generators
-from dpbo.dpsgd.engine import Fit, Session
+from dpbo.dpsgd.engine import Fit, NoisedEngine, Session
 from dpbo.dpsgd.hidden_runs import DensityRatioProposals
-from dpbo.dpsgd.planning import DPSGDConfig, TuningPlan
+from dpbo.dpsgd.noise import NoisedOptimizer, PoissonSamples
+from dpbo.dpsgd.planning import DPSGDConfig, TuningPlan, settings_of
 from dpbo.dpsgd.rebuilding import map_parts
 from dpbo.dpsgd.selection import (
     NoisedScore,
@@ -79,8 +81,13 @@ _LOG = logging.getLogger(__name__)
 _TRAINING = "training"
 _SCORES = "scores"
 _SELECTION = "selection"
-_TRIED_POINTS = 4
+# points beside the space's two ends, where all steps are taken
+_TRIED_POINTS = 2
+# of whole samples, and then records in each of the others
 _TRIED_STEPS = 2
+_TRIED_RECORDS = 2
+# parameter of a space in which several configurations are searched
+_CONFIGURATION = "configuration"
 _RECORD = PrivacyUnit("record")
 _REPEATED = (
     "this process has already trained or tuned on some of these protected records under another"
@@ -109,16 +116,20 @@ class TunedModel:
     """The result of `tune`; all of it may be published.
 
     Attributes:
-        parameters: of the recommended run; None if a selection released nothing.
+        parameters: of the recommended run; None if a selection released nothing. Of a plan with
+            several configurations also epochs, batches and batch_size.
         model: the model that `fit` trained, rebuilt as by `Session.released`, in evaluation mode.
             None, with a warning, if its run failed on the private records, or another process
             trained it and no folder kept it.
         score: the model's noised validation score. A search gives its posterior mean, which is a
             little too high: the best of several. None if all runs of a selection failed.
+        gain: its score less that of the default parameters, each as `score` is; 0 where the default
+            run is recommended. None without `default`, or where the default's run was lost.
         score_std: standard deviation of the noise of one run's score. A search's posterior mean
             averages over runs and has less.
         statement: the guarantee for both roles.
-        X, Y: all runs of a search, points `t x d` and noised scores `t x 1`; else empty.
+        X, Y: the runs that were paid for one by one, points `t x d` and noised scores `t x 1`:
+            those of a search, and the default's beside hidden runs.
         file: where the model is kept, as `torch.save` writes it; None without `folder`.
     """
 
@@ -130,6 +141,7 @@ class TunedModel:
     X: torch.Tensor = field(repr=False)
     Y: torch.Tensor = field(repr=False)
     file: pathlib.Path | None = None
+    gain: float | None = None
 
 
 @checked
@@ -142,6 +154,7 @@ def tune(
     space: Space,
     plan: TuningPlan,
     parameters: dict[str, Any] | None = None,
+    default: dict[str, Any] | None = None,
     initial: int = 4,
     seed: int = 0,
     folder: str | pathlib.Path | None = None,
@@ -159,7 +172,8 @@ def tune(
             names the tensors or arrays of either role is refused), and returns the module that it
             gave to `session.make_private`, after all steps. What leaves is `session.released()`:
             the module as it was then, with the noised parameters. Nothing else that `fit` computes
-            leaves.
+            leaves. Where the plan has several configurations, the session has the drawn one, and
+            `parameters` its epochs, batches and batch_size.
         score: `score(model, records)`, one number a validation record, maximised. It gets a copy of
             what may leave.
         training, validation: disjoint records; equal ones in both are refused, which is for the
@@ -170,7 +184,12 @@ def tune(
             `roles-by-record`.
         plan: one plan of `plan_tuning`, which also says the budget, the adjacency, the score range
             and the number of validation records.
-        parameters: for "once", inside the space.
+        parameters: for "once", inside the space; where the plan has several configurations, with
+            the epochs and batches of one.
+        default: the parameters that are used without tuning, likewise, for a plan with
+            default=True. They are the first run of a search and of "once". Beside hidden runs they
+            are a run of its own, paid for by itself: with 10 hidden runs it takes three tenths more
+            noise. The better one by noised scores is recommended.
         initial: number of Sobol points before a search's model proposes; at least 2.
         seed: of the search's points; never of noise, samples, or a selection's proposals.
         folder: where released models are kept, a file each: those of a search, or the best one of a
@@ -182,10 +201,13 @@ def tune(
         example: (training, validation), a few public records of the same form for the trial.
             Omitted, `fit` is tried on zeros in the form of the first training record, and `score`
             on made-up records in the form of the validation records.
-        try_first: before anything is reserved, call `fit` at four points of the space (for "once",
-            at `parameters`), each time with stand-in records for two steps, and `score` on the
-            model. What they raise is raised as it is. False omits the trial, for a `fit` that takes
-            very long to begin. Then a `fit` that always fails spends the whole budget.
+        try_first: before anything is reserved, call `fit` with stand-in records at four points, and
+            `score` on the model. Two are the space's ends, where all parameters are smallest or
+            largest (for "once" `parameters`): there `fit` takes all steps, at the others two. The
+            first two samples have the configured size; those of all other steps have two records,
+            and no noise is drawn for them. What `fit` and `score` raise is raised as it is. False
+            omits the trial, for a `fit` that takes very long. Then a `fit` that always fails spends
+            the whole budget.
 
     Raises:
         InputError: an argument outside its range, records that none can be made up for, or
@@ -200,8 +222,12 @@ def tune(
     """
     if (plan.strategy == "once") != (parameters is not None):
         raise InputError("parameters", parameters, "given for the plan 'once', and only there")
+    if plan.default != (default is not None):
+        allowed = "given for a plan of plan_tuning(..., default=True), and only there"
+        raise InputError("default", default, allowed)
+    given = {"parameters": parameters, "default": default}
     study = _Study(
-        fit, score, training, validation, space, plan, parameters, max(initial, 2), seed, folder
+        fit, score, training, validation, space, plan, given, max(initial, 2), seed, folder
     )
     study.require_planned_number()
     if not allow_repeated:
@@ -230,8 +256,8 @@ def tune(
         raise UsageError(_REPEATED)
     used = curator.ledger.used()
     begun = any(used.get(name) for name in (_SELECTION, _TRAINING))
-    given = {"fit": fit, "score": score}
-    curator.bind("tuning", given, tables={"training records": training}, begun=begun)
+    functions = {"fit": fit, "score": score}
+    curator.bind("tuning", functions, tables={"training records": training}, begun=begun)
     # Otherwise a score's range would be examined on `example` in runs that are paid for.
     curator.mark_probed(study.scored.query(None))
     curator.ledger.note("assume", "dpsgd-attested")
@@ -261,15 +287,17 @@ class _Study:
         validation: Any,
         space: Space,
         plan: TuningPlan,
-        parameters: dict[str, Any] | None,
+        given: dict[str, dict[str, Any] | None],
         initial: int,
         seed: int,
         folder: str | pathlib.Path | None,
     ) -> None:
         self.training = training
-        self.train = _trainer(fit, training, plan.config)
-        self.space = space
+        self.train = _trainer(fit, training, plan)
+        self.space = _searched(space, plan)
         self.plan = plan
+        # how many runs are paid for one by one
+        self.paid = plan.usually if plan.run_count is None else int(plan.default)
         self.seed = seed
         self.folder = None if folder is None else pathlib.Path(folder)
         self.view = PrivateView.of(validation, _RECORD, units_are_public=False)
@@ -280,11 +308,19 @@ class _Study:
             GaussianMechanism(plan.score_multiplier),
             {"divisor": self.divisor},
         )
-        if parameters is None:
-            self.tried = space.sample(_TRIED_POINTS, seed=seed)
-            self.design = space.sample(initial, seed=seed)
+        fixed = [
+            _encoded(self.space, plan, name, given[name])
+            for name in ("default", "parameters")
+            if given[name] is not None
+        ]
+        self.default = fixed[0] if plan.default else None
+        if plan.strategy == "once":
+            self.tried = self.design = torch.stack(fixed)
         else:
-            self.tried = self.design = space.encode(parameters).unsqueeze(0)
+            # A number of steps that follows a parameter is least at an end of it.
+            others = self.space.sample(_TRIED_POINTS, seed=seed)
+            self.tried = torch.cat([self.space.bounds, others])
+            self.design = torch.stack([*fixed, *self.space.sample(initial, seed=seed)])[:initial]
 
     def require_planned_number(self) -> None:
         """Raise UsageError where the number of validation records is public, and another than the
@@ -297,8 +333,8 @@ class _Study:
             )
 
     def try_first(self, example: tuple[Any, Any] | None) -> None:
-        """Train for a few steps on stand-in records, save and score, at a few points. Raises what
-        `fit` and `score` raise.
+        """Train on stand-in records, save and score, at a few points. Raises what `fit` and `score`
+        raise.
         """
         if example is None:
             stand_ins = [_zeros(_first(self.training))]
@@ -308,10 +344,13 @@ class _Study:
         else:
             stand_ins = [example[0][i] for i in range(len(example[0]))]
             scored = example[1]
-        config = self.plan.config
-        # Samples of the expected size, so that memory is tried, too.
-        places = [place % len(stand_ins) for place in range(config.batches * config.batch_size)]
-        records: Subset[Any] = Subset(stand_ins, places)  # type: ignore[arg-type]
+
+        def session(config: DPSGDConfig, samples: int | None) -> _PaidSession:
+            # Samples of the expected size, so that memory is tried, too.
+            places = [place % len(stand_ins) for place in range(config.batches * config.batch_size)]
+            records: Subset[Any] = Subset(stand_ins, places)  # type: ignore[arg-type]
+            return _TrialSession(records, config, samples=samples)
+
         curator = Curator.rehearsal(
             scored,
             unit=_RECORD,
@@ -321,26 +360,31 @@ class _Study:
         )
         # An initial model that the caller seeded stays the same.
         with isolate_generators(system_entropy):
-            for x in self.tried:
-                given = self.space.decode(x)
+            for place, x in enumerate(self.tried):
+                samples = None if place < len(self.space.bounds) else _TRIED_STEPS
                 try:
-                    model = self.train(given, _PaidSession(records, config, samples=_TRIED_STEPS))
+                    tried = functools.partial(session, samples=samples)
+                    model = self.train(self.space.decode(x), tried)
                     if self.folder is not None:
                         torch.save(model, io.BytesIO())
                     curator.evaluate(self.scored.query(model))
                 except Exception as error:
                     error.add_note(
-                        f"`fit` and `score` were tried with {given} on stand-in records (`example`,"
-                        " or zeros for `fit` and made-up ones for `score`). Nothing was charged. If"
-                        " these are no valid records, pass a few public ones: example=(training,"
-                        " validation). try_first=False omits this trial."
+                        f"`fit` and `score` were tried with {self.parameters_at(x)} on stand-in"
+                        " records (`example`, or zeros for `fit` and made-up ones for `score`)."
+                        " Nothing was charged. If these are no valid records, pass a few public"
+                        " ones: example=(training, validation). try_first=False omits this trial."
                     )
                     raise
 
     def select(self, curator: Curator) -> TunedModel:
-        """The best of hidden runs."""
+        """The best of hidden runs, or the default run where its score is not lower."""
         plan = self.plan
         assert plan.run_count is not None
+        X, Y, models = self.space.bounds[:0], self.space.bounds[:0, :0], None
+        if plan.default:
+            models, objective = self.paid_runs(curator)
+            X, Y, _ = objective.history()
         proposals = None
         if plan.spread != (1.0, 1.0):
             proposals = DensityRatioProposals(
@@ -351,7 +395,7 @@ class _Study:
             self.train,
             space=self.space,
             run_count=plan.run_count,
-            base={_TRAINING: [plan.config]},
+            base={_TRAINING: [plan.configs]},
             score=self.scored,
             adaptive=proposals,
             name=_SELECTION,
@@ -367,20 +411,37 @@ class _Study:
                 model = _load(file)
             else:
                 file = None
-        empty = self.space.bounds[:0]
+        x = best.x
+        score = best.score
+        gain = None
+        if models is not None and len(X):
+            own = float(Y[0])
+            gain = 0.0 if score is None else max(score - own, 0.0)
+            if not gain:
+                x = X[0]
+                score = own
+                model = models.kept(x)
+                file = models.file(x)
         return TunedModel(
-            best.parameters,
+            None if x is None else self.parameters_at(x),
             model,
-            best.score,
+            score,
             plan.score_std,
             curator.statement(),
-            empty,
-            empty[:, :0],
+            X,
+            Y,
             file,
+            gain,
         )
 
-    def search(self, curator: Curator) -> TunedModel:
-        """Bayesian optimisation on released scores, or the one run of a plan "once"."""
+    def parameters_at(self, x: torch.Tensor) -> dict[str, Any]:
+        """The parameters that are released of a run at x."""
+        return _of_run(self.space.decode(x), self.plan)[0]
+
+    def paid_runs(self, curator: Curator) -> tuple[_Models, PrivateObjective]:
+        """All runs that are paid for one by one: those at the design's points first, then others by
+        Bayesian optimisation on released scores.
+        """
         models = _Models(curator, self)
         objective = PrivateObjective(
             curator,
@@ -391,15 +452,13 @@ class _Study:
                 divisor=self.divisor,
                 role="validation",
             ),
-            evaluations=self.plan.usually,
+            evaluations=self.paid,
             name=_SCORES,
             terms=terms_of(self.space),
         )
         resumed = objective.history()[0]
         unscored = models.unscored(resumed)[: objective.remaining]
-        _tell_resumed(
-            self.plan.usually - models.remaining, len(resumed) + len(unscored), models.remaining
-        )
+        _tell_resumed(self.paid - models.remaining, len(resumed) + len(unscored), models.remaining)
         for x in unscored:
             objective(x.unsqueeze(0))
         while objective.remaining and models.remaining:
@@ -412,6 +471,11 @@ class _Study:
             else:
                 x = suggest(self.space, X, Y, Yvar, seed=1000 * self.seed + begun)[0]
             objective(x.unsqueeze(0))
+        return models, objective
+
+    def search(self, curator: Curator) -> TunedModel:
+        """The run with the best posterior mean of a search, or of a plan "once"."""
+        models, objective = self.paid_runs(curator)
         X, Y, Yvar = objective.history()
         if not len(X):
             raise ReleaseLost(
@@ -420,9 +484,11 @@ class _Study:
             )
         means = posterior_mean(self.space, X, Y, Yvar)
         best = int(means.argmax())
-        parameters = self.space.decode(X[best])
+        gain = None
+        if self.default is not None and len(own := means[(X == self.default).all(1)]):
+            gain = float(means[best] - own[0])
         return TunedModel(
-            parameters,
+            self.parameters_at(X[best]),
             models.kept(X[best]),
             float(means[best]),
             self.plan.score_std,
@@ -430,20 +496,80 @@ class _Study:
             X,
             Y,
             models.file(X[best]),
+            gain,
         )
 
 
-def _trainer(fit: Fit, training: Any, config: DPSGDConfig) -> Callable[..., nn.Module]:
-    """What trains one run at some parameters, on the training records or on those of another
-    session.
+def _searched(space: Space, plan: TuningPlan) -> Space:
+    """The space, and which of several configurations a run takes. Raises InputError for a parameter
+    that a configuration decides.
+    """
+    names = [field.name for field in dataclasses.fields(DPSGDConfig)]
+    if len(plan.configs) > 1:
+        names.append(_CONFIGURATION)
+    decided = [name for name in names if name in space.names]
+    if decided:
+        raise InputError(
+            "space",
+            ", ".join(decided),
+            "of parameters that only fit reads",
+            "A DPSGDConfig decides these. To search them, plan several configurations:"
+            " plan_tuning(budget, [DPSGDConfig(...), DPSGDConfig(...)], ...). Each run gets the"
+            " Session of one of them.",
+        )
+    if len(plan.configs) == 1:
+        return space
+    return Space({**space.specs, _CONFIGURATION: list(map(settings_of, plan.configs))})
 
+
+def _encoded(
+    space: Space, plan: TuningPlan, name: str, given: dict[str, Any] | None
+) -> torch.Tensor:
+    """The point of given parameters, the argument `name`, which may name a configuration."""
+    point = dict(given or {})
+    if len(plan.configs) > 1:
+        known = list(map(settings_of, plan.configs))
+        said = {each: point.pop(each) for each in known[0] if each in point}
+        fitting = [each for each in known if said == {one: each[one] for one in said}]
+        if len(fitting) != 1:
+            raise InputError(
+                name, said, "with the epochs and batches of one of the plan's configurations"
+            )
+        point[_CONFIGURATION] = fitting[0]
+    try:
+        return space.encode(point)
+    except InputError as error:
+        place = error.parameter.replace("parameters", name)
+        allowed = error.allowed
+        if len(plan.configs) > 1:
+            allowed = allowed.replace(_CONFIGURATION, "epochs, batches")
+        remedy = f"{place} must be {allowed}. {error.remedy}"
+        raise InputError(name, given, "inside the space", remedy.rstrip()) from None
+
+
+def _of_run(drawn: dict[str, Any], plan: TuningPlan) -> tuple[dict[str, Any], DPSGDConfig]:
+    """A run's parameters, as `fit` gets them and as they are released, and its configuration."""
+    if len(plan.configs) == 1:
+        return drawn, plan.configs[0]
+    settings = drawn[_CONFIGURATION]
+    own = {name: value for name, value in drawn.items() if name != _CONFIGURATION}
+    config = next(config for config in plan.configs if settings_of(config) == settings)
+    return {**own, **settings}, config
+
+
+def _trainer(fit: Fit, training: Any, plan: TuningPlan) -> Callable[..., nn.Module]:
+    """What trains one run at drawn parameters, in a session on the training records or in another
+    one for its configuration.
     """
 
-    def train(given: dict[str, Any], session: _PaidSession | None = None) -> nn.Module:
+    def train(
+        drawn: dict[str, Any], another: Callable[[DPSGDConfig], _PaidSession] | None = None
+    ) -> nn.Module:
+        given, config = _of_run(drawn, plan)
         with warnings.catch_warnings():
             # Of Opacus' hooks, where inputs need no gradients.
             warnings.filterwarnings("ignore", "Full backward hook is firing")
-            session = session or _PaidSession(training, config)
+            session = another(config) if another else _PaidSession(training, config)
             with session.private:
                 returned = fit(given, session)
             if not session.is_model(returned):
@@ -481,6 +607,38 @@ class _PaidSession(Session):
     def _note_records(self) -> None:
         """Called last in `make_private`: the module is made, and no sample is drawn."""
         self.private.enter_context(private_generators)
+
+
+class _TrialSamples(PoissonSamples):
+    """Whole samples for the first steps, so that memory is tried; a few records for all others, so
+    that a long run is tried in a short time.
+    """
+
+    def _samples(self, waiting: collections.deque[int]) -> Iterator[list[int]]:
+        for place, sample in enumerate(super()._samples(waiting)):
+            tried = sample if place < _TRIED_STEPS else sample[:_TRIED_RECORDS]
+            waiting[-1] = len(tried)
+            yield tried
+
+
+class _TrialOptimizer(NoisedOptimizer):
+    """Steps on stand-in records, of which all but the first draw no noise."""
+
+    def _noised(self, total: torch.Tensor) -> torch.Tensor:
+        if self._samples.drawn > _TRIED_STEPS:
+            return total
+        return super()._noised(total)
+
+
+class _TrialEngine(NoisedEngine):
+    _sampler = _TrialSamples
+    _optimizer = _TrialOptimizer
+
+
+class _TrialSession(_PaidSession):
+    """A session on stand-in records, with all steps."""
+
+    _engine_kind = _TrialEngine
 
 
 def _first(training: Any) -> Any:
@@ -537,11 +695,12 @@ class _Models:
         self._curator = curator
         self._study = study
         self._in_memory: dict[tuple[float, ...], nn.Module] = {}
-        settings = dataclasses.asdict(study.plan.config)
-        del settings["noise_multiplier"]
-        terms = {"role": _TRAINING, "attested": "Poisson", **terms_of(study.space), **settings}
-        run = study.plan.events[0].repeated(1)
-        self._reservation = curator.reserve(_TRAINING, run, slots=study.plan.usually, terms=terms)
+        terms = {"role": _TRAINING, "attested": "Poisson", **terms_of(study.space)}
+        if len(study.plan.configs) == 1:
+            terms |= settings_of(study.plan.config)
+        # before that of its score
+        run = study.plan.events[-2].repeated(1)
+        self._reservation = curator.reserve(_TRAINING, run, slots=study.paid, terms=terms)
 
     @property
     def remaining(self) -> int:

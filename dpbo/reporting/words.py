@@ -13,7 +13,7 @@ import numpy as np
 
 from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.accounting.filters import Accounting
-from dpbo.events import Event, RolesEvent
+from dpbo.events import Event, OneOfEvent, RolesEvent
 from dpbo.space import Space
 
 _ACCOUNTING = {
@@ -103,6 +103,8 @@ def mechanism_in_words(event: Event) -> str:
             different = dict.fromkeys(map(mechanism_in_words, event.of(role)))
             noises.append(f"{role} records: {', '.join(different)}")
         return "; ".join(noises)
+    if isinstance(event, OneOfEvent):
+        return " or ".join(dict.fromkeys(map(mechanism_in_words, event.candidates)))
     return _MECHANISMS.get(event.mechanism, event.mechanism)
 
 

@@ -41,6 +41,7 @@ AUDITS = (
     "visible runs",
     "dp-sgd",
     "tune",
+    "several configurations",
 )
 TOGETHER = 1e-6
 LEVEL = TOGETHER / len(AUDITS)

@@ -415,6 +415,7 @@ _GROUPED: dict[str, Any] = {
     "events.event_from_json": of(
         body=events.SelectionEvent(base=(EVENT,), run_count=LAW).to_json()
     ),
+    "events.OneOfEvent": of(candidates=(EVENT, EVENT.repeated(2))),
     "queries.QuantileUtilities": of(score=lambda _, rows: rows[:, 0], candidates=(0.0, 0.5, 1.0)),
     "acquisition.ucb.suggest_ucb": lambda: of(model=finite_gp()),
     "acquisition.GPUCB.release_argmax": of(mechanism=mechanisms.ExponentialMechanism(4.0)),
@@ -454,6 +455,9 @@ _GROUPED: dict[str, Any] = {
     "papers.po_gp_ucb.release_rows papers.po_gp_ucb.plan_rows": lambda: of(mechanism=GAUSSIAN),
     "dpsgd.Session": of(records=torch.utils.data.TensorDataset(torch.rand(40, 2))),
     "testing.audit testing.auditing.reachable": of(runs=400, level=1e-6),
+    "testing.audit_model": of(
+        train=len, score=lambda model, canary: 0.5, canaries=tuple(range(40))
+    ),
     "testing.replay": of(
         run=lambda owner, _: owner.release(query(), GAUSSIAN).value,
         unit=UNIT,

@@ -11,20 +11,28 @@ have seen it.
 
 import dataclasses
 import math
+import types
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import brentq
+from scipy.stats import binom, norm
 from torch.utils.data import TensorDataset
 
-from dpbo import DPGIBO, Adjacency, Budget, PrivateObjective
-from dpbo.dpsgd import DPSGDConfig, Session, plan_tuning, tune
+from dpbo import DPGIBO, Adjacency, Budget, PrivateObjective, Space
+from dpbo.accounting import compose
+from dpbo.dpsgd import DPSGDConfig, Session, hidden_runs, plan_tuning, tune
+from dpbo.dpsgd.hidden_runs import best_of
+from dpbo.entropy import system_entropy
+from dpbo.events import RolesEvent
 from dpbo.gibo import gradient_query as gradient
 from dpbo.mechanisms.additive import IndependentNoise
 from dpbo.papers.em import DPGaussianMixture
 from dpbo.queries import ball
 from dpbo.queries.clipped import ClippedScores
+from dpbo.run_counts import FixedRuns
 from dpbo.testing import SeededEntropy
 from tests.attacks.family import audited
 from tests.attacks.marks import attack
@@ -205,6 +213,83 @@ def test_dpsgd_and_a_tuned_model_are_as_private_as_they_say_and_no_more(measured
     for name, train in (("dp-sgd", session), ("tune", through_tune)):
         draw = weights(train, plan.config.noise_multiplier)
         measured(8000, audited(name, draw, runs=8000, threshold=0.0).mu, claim, least=0.9)
+
+
+SEVERAL = [
+    DPSGDConfig(epochs=STEPS, batches=1, batch_size=1),
+    DPSGDConfig(epochs=STEPS, batches=2, batch_size=1),
+]
+PAIR = FixedRuns(2)
+
+
+def of_several(budget):
+    """A selection whose two runs each draw one of both configurations, and what it costs."""
+    plan = plan_tuning(
+        budget,
+        SEVERAL,
+        runs=2,
+        validation=2,
+        adjacency=Adjacency.ADD_OR_REMOVE_ONE,
+        run_count=PAIR,
+    )["selection"]
+    (charge,) = plan.events
+    assert isinstance(charge, RolesEvent)
+    return plan.configs, compose(charge.of("training"), delta=budget.delta).epsilon
+
+
+def test_the_law_of_the_best_of_runs_of_several_batch_sizes_stays_below_its_charge():
+    """Without sampling: of the model's minus weight, to which each step adds noise and, where the
+    sample has the record, 1. The run with the lowest wins, so that both must tell of the record.
+    """
+    delta = 1e-5
+    configs, claim = of_several(Budget(3.0, delta))
+    grid = np.linspace(-20.0, 24.0, 200_001)
+    width = grid[1] - grid[0]
+    laws: list[list[Any]] = [[], []]
+    for config in configs:
+        std = math.sqrt(config.steps) * config.noise_multiplier
+        taken = np.arange(config.steps + 1)
+        often = binom.pmf(taken, config.steps, config.rate)
+        laws[0].append(norm.pdf(grid, 0.0, std) / len(configs))
+        laws[1].append(often @ norm.pdf(grid, taken[:, None], std) / len(configs))
+    winners = []
+    for law in laws:
+        # of runs that score higher
+        better = np.cumsum(np.sum(law, axis=0)) * width
+        winners.append(np.array(law) * PAIR.slope(np.clip(better, 0.0, 1.0)))
+
+    def excess(epsilon):
+        without, beside = winners
+        return np.maximum(beside - math.exp(epsilon) * without, 0.0).sum() * width - delta
+
+    assert 0.8 * claim < brentq(excess, 0.0, 20.0) < claim
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(3600)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_best_of_runs_of_several_batch_sizes_is_as_private_as_it_says(measured, monkeypatch):
+    """The same by true runs, which show less in so few."""
+    # These runs leave no garbage that a collection could make print.
+    monkeypatch.setattr(hidden_runs, "gc", types.SimpleNamespace(collect=lambda: None))
+    configs, claim = of_several(Budget(5.0, 0.01))
+    drawn = set()
+
+    def draw(which, count):
+        records = TensorDataset(ONE_RECORD[which])
+
+        def work(parameters):
+            config = configs[parameters["place"]]
+            drawn.add(config.batches)
+            return None, trained(None, Session(records, config)).weight.item()
+
+        space = Space(place=[0, 1])
+        runs = [best_of(work, space, PAIR, system_entropy) for _ in range(count)]
+        return -np.array([run.score for run in runs if run is not None])
+
+    found = audited("several configurations", draw, runs=1500, threshold=2.0)
+    measured(1500, found.epsilon(0.01), claim, least=0.1)
+    assert drawn == {1, 2}
 
 
 @pytest.mark.deep

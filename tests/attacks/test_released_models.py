@@ -38,7 +38,7 @@ SEEN = torch.rand(60, 4)
 RATES = Space(lr=[0.1, 0.2])
 PLAN = TuningPlan(
     strategy="once",
-    config=CONFIG,
+    configs=(CONFIG,),
     score_multiplier=1e4,
     score_std=1.0,
     runs=1.0,

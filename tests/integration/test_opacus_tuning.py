@@ -22,6 +22,7 @@ from torch.utils.data import TensorDataset
 from dpbo import Budget, Space
 from dpbo.accounting import compose
 from dpbo.dpsgd import DPSGDConfig, Session, plan_tuning, tune, tuning
+from dpbo.dpsgd.planning import settings_of
 from dpbo.errors import (
     InputError,
     ReleaseLost,
@@ -29,7 +30,7 @@ from dpbo.errors import (
     ScoreError,
     UsageError,
 )
-from dpbo.events import RolesEvent, SelectionEvent
+from dpbo.events import OneOfEvent, RolesEvent, SelectionEvent
 from dpbo.ledger import Ledger
 from dpbo.privacy import Adjacency
 from dpbo.run_counts import FixedRuns
@@ -337,7 +338,7 @@ class TestTuning:
         )
         other = tuned(
             dataclasses.replace(
-                four["once"], config=quiet, events=events, budget=Budget(30.0, 1e-5)
+                four["once"], configs=(quiet,), events=events, budget=Budget(30.0, 1e-5)
             ),
             **given,
         )
@@ -494,7 +495,7 @@ class TestTrial:
         no_model = "make_private's module"
         self.refused(plan, where, UsageError, no_model, fit=lambda parameters, session: None)
 
-    def test_it_takes_two_steps_on_zeros_at_four_points_and_moves_no_generator(self, four, where):
+    def test_it_takes_all_steps_on_zeros_at_both_ends_and_moves_no_generator(self, four, where):
         seen = []
 
         def notes(parameters, session):
@@ -503,18 +504,38 @@ class TestTrial:
             for inputs, labels in loader:
                 seen.append(torch.cat([inputs.flatten(), labels.double()]))
                 train(net, optimizer, [(inputs, labels)])
-            if len(seen) == 8:
-                raise LookupError("eighth")
+            if len(seen) == 24:
+                raise LookupError("last")
             return net
 
         torch.manual_seed(5)
         first = torch.rand(1)
         torch.manual_seed(5)
-        self.refused(four["selection"], where, LookupError, "eighth", fit=notes)
+        self.refused(four["selection"], where, LookupError, "last", fit=notes)
         assert torch.equal(torch.rand(1), first)
-        assert len(seen) == 8
+        assert len(seen) == 24, "ten at either end, and two at two more points"
         assert not torch.cat(seen).any()
-        assert 0.5 * 60 < len(torch.cat(seen)) / 8 / 5 < 2 * 60, "samples of the configured size"
+        # five numbers a record
+        sizes = [len(each) / 5 for each in seen]
+        whole = [*sizes[:2], *sizes[10:12], *sizes[20:]]
+        assert 0.5 * 60 < np.mean(whole) < 2 * 60, "samples of the configured size"
+        assert max(*sizes[2:10], *sizes[12:20]) <= 2
+
+    @pytest.mark.parametrize("strategy", ["selection", "once"])
+    def test_a_fit_that_takes_fewer_steps_than_configured_is_refused_before_a_charge(
+        self, four, where, strategy
+    ):
+        def stops(parameters, session):
+            steps = parameters["steps"]
+            net, optimizer, loader = private(session, nn.Linear(4, 2), lr=parameters["lr"])
+            train(net, optimizer, itertools.islice(loader, steps))
+            return net
+
+        space = Space(lr=[0.1], steps=[3, *[10] * 40])
+        terms = {"parameters": {"lr": 0.1, "steps": 3}} if strategy == "once" else {}
+        self.refused(
+            four[strategy], where, UsageError, "fewer steps", fit=stops, space=space, **terms
+        )
 
     def test_records_without_zeros_need_an_example_or_no_trial(self, four, where):
         once = four["once"]
@@ -550,6 +571,104 @@ class TestTrial:
         ):
             assert type(a) is type(b)
         assert zeros["x"][1].dtype == np.uint8
+
+
+CONFIGS = [
+    DPSGDConfig(epochs=3, batches=1, batch_size=300),
+    DPSGDConfig(epochs=1, batches=20, batch_size=15),
+]
+
+
+@pytest.fixture(scope="module")
+def several():
+    """Every strategy's plan of several configurations, beside a default."""
+    return plan_tuning(BUDGET, CONFIGS, runs=3, validation=200, default=True)
+
+
+class TestSeveralConfigurations:
+    """Batch size and epochs are searched with the other parameters, and a default is compared."""
+
+    def test_all_cost_the_same_and_keep_the_budget_whichever_is_drawn(self, several):
+        for plan in several.values():
+            paid = [event for event in plan.events if "training" in event.roles]
+            assert 3.97 < compose(paid, delta=1e-5).epsilon <= 4.0
+            runs = [config.event(plan.adjacency) for config in plan.configs]
+            one = OneOfEvent(candidates=tuple(runs))
+            for event in (event for charge in paid for event in charge.of("training")):
+                (run,) = event.base if isinstance(event, SelectionEvent) else (event.repeated(1),)
+                assert run == one, "what is charged is the largest of all"
+            costs = [compose([run], delta=1e-5).epsilon for run in runs]
+            assert 0.75 * plan.run_epsilon < min(costs)
+            assert 0.99 * plan.run_epsilon < max(costs) <= plan.run_epsilon * (1 + 1e-4)
+            with pytest.raises(UsageError, match="configs"):
+                _ = plan.config
+        assert str(several).count(", ") > 8, "the noise of each"
+
+    @pytest.mark.parametrize("strategy", ["selection", "hypo", "search", "once"])
+    def test_a_run_has_the_session_of_the_drawn_one_which_is_released(
+        self, several, where, strategy
+    ):
+        plan = several[strategy]
+        drawn = []
+
+        def notes(parameters, session):
+            drawn.append((parameters, session.config))
+            named = {name: parameters[name] for name in GIVEN}
+            net, optimizer, loader = private(session, nn.Linear(4, 2), **named)
+            train(net, optimizer, loader)
+            return net
+
+        default = {**GIVEN, "epochs": 1, "batches": 20}
+        terms = {"default": default, **where}
+        if strategy == "once":
+            terms["parameters"] = {**GIVEN, "epochs": 3, "batches": 1}
+        found = tuned(plan, fit=notes, **terms)
+        for parameters, config in drawn:
+            assert config in plan.configs
+            assert {**parameters, **settings_of(config)} == parameters
+        first = pytest.approx({**default, "batch_size": 15})
+        assert drawn[0][0] == first, "the default is the first of the runs"
+        assert found.parameters in [parameters for parameters, _ in drawn]
+        assert found.model is not None
+        assert found.gain is not None
+        assert found.gain >= 0.0
+        assert (found.gain == 0.0) <= (found.parameters == drawn[0][0])
+        own = float(found.Y[0])
+        if strategy in ("selection", "hypo"):
+            assert charges(where) == ["training", "scores", "selection"]
+            assert len(found.X) == 1
+            assert found.score == pytest.approx(own + found.gain)
+        else:
+            assert charges(where) == ["training", "scores"] * (3 if strategy == "search" else 2)
+        drawn.clear()
+        again = tuned(plan, fit=notes, **terms)
+        assert (again.parameters, again.score, again.gain) == (
+            found.parameters,
+            found.score,
+            found.gain,
+        )
+        assert not drawn
+
+    def test_what_a_configuration_decides_is_no_parameter_and_a_default_is_planned(
+        self, four, several
+    ):
+        for name in ("batches", "epochs", "batch_size", "noise_multiplier"):
+            with pytest.raises(InputError, match=r"plan_tuning\(budget, \[DPSGDConfig"):
+                tuned(four["selection"], space=Space({"lr": [0.1], name: [1, 2]}))
+        for plan, default in ((four["search"], GIVEN), (several["search"], None)):
+            with pytest.raises(InputError, match="default=True"):
+                tuned(plan, default=default)
+        for default, match in (
+            ({**GIVEN, "epochs": 3, "batches": 20}, "^default.*one of the plan's configurations"),
+            (GIVEN, "^default.*one of the plan's configurations"),
+            ({"lr": 0.1, "epochs": 3, "batches": 1}, "the keys lr, clip, epochs, batches. Missing"),
+            ({"lr": 99.0, "clip": 1.0, "epochs": 3, "batches": 1}, r"default\['lr'\] must be"),
+        ):
+            with pytest.raises(InputError, match=match):
+                tuned(several["search"], default=default)
+        for configs in ([], [CONFIGS[0], dataclasses.replace(CONFIGS[0], noise_multiplier=2.0)]):
+            with pytest.raises(InputError, match="config"):
+                plan_tuning(BUDGET, configs, runs=3, validation=200)
 
 
 class TestArguments:

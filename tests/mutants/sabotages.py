@@ -662,6 +662,58 @@ SABOTAGES = (
     ),
     # accounting
     Sabotage(
+        "a run of one of several configurations costs the mean of their profiles",
+        where="dpbo.accounting.selection_pairs:_both_directions",
+        old="most = np.maximum.reduce(ups)",
+        new="most = np.mean(ups, axis=0)",
+        test=(
+            "tests/unit/accounting/test_one_of.py"
+            "::test_no_candidate_and_no_mixture_passes_the_largest_profile"
+        ),
+    ),
+    Sabotage(
+        "one of several candidates costs what the first of them costs",
+        where="dpbo.accounting.event_costs:largest",
+        old="worst = max(worst, together)",
+        new="worst = worst or together",
+        test=(
+            "tests/unit/accounting/test_one_of.py"
+            "::test_whatever_adds_costs_the_largest_of_the_candidates"
+        ),
+    ),
+    Sabotage(
+        "runs of several configurations are charged as runs of the first one",
+        where="dpbo.dpsgd.planning:_plan",
+        old="steps = run_event(fitted, adjacency)",
+        new="steps = run_event(fitted[:1], adjacency)",
+        test=(
+            "tests/integration/test_opacus_tuning.py"
+            "::TestSeveralConfigurations"
+            "::test_all_cost_the_same_and_keep_the_budget_whichever_is_drawn"
+        ),
+    ),
+    Sabotage(
+        "each of several configurations is calibrated as if it were alone",
+        where="dpbo.dpsgd.planning:_plan",
+        old="fitted = with_least_noise(fitted)\n    multiplier",
+        new="multiplier",
+        test=(
+            "tests/integration/test_opacus_tuning.py"
+            "::TestSeveralConfigurations"
+            "::test_all_cost_the_same_and_keep_the_budget_whichever_is_drawn"
+        ),
+    ),
+    Sabotage(
+        "an audit of one training takes delta's part of the bound for nothing",
+        where="dpbo.testing.model_auditing:too_likely",
+        old="excess = canaries * delta * scipy.special.expit(-epsilon)",
+        new="excess = 0.0",
+        test=(
+            "tests/unit/testing/test_model_auditing.py"
+            "::test_no_leak_makes_more_guesses_right_than_the_bound"
+        ),
+    ),
+    Sabotage(
         "two kinds of release that share one dominating pair are composed as the last one alone",
         where="dpbo.accounting.selection_pairs:pairs_of",
         old="pairs[pair] += event.count",
@@ -1278,7 +1330,7 @@ SABOTAGES = (
     Sabotage(
         "one configuration pays for every session of a run",
         where="dpbo.dpsgd.engine:Session.make_private",
-        old="unpaid.remove(self.config)",
+        old="unpaid.remove(taken)",
         new="pass",
         test=(
             "tests/attacks/test_released_models.py"
@@ -1556,11 +1608,22 @@ SABOTAGES = (
     Sabotage(
         "the trial before a tuning trains on private records, which nothing pays for",
         where="dpbo.dpsgd.tuning:_Study.try_first",
-        old="self.train(given, _PaidSession(records, config, samples=_TRIED_STEPS))",
-        new="self.train(given)",
+        old="self.train(self.space.decode(x), tried)",
+        new="self.train(self.space.decode(x))",
         test=(
             "tests/integration/test_opacus_tuning.py"
-            "::TestTrial::test_it_takes_two_steps_on_zeros_at_four_points_and_moves_no_generator"
+            "::TestTrial::test_it_takes_all_steps_on_zeros_at_both_ends_and_moves_no_generator"
+        ),
+    ),
+    Sabotage(
+        "the trial before a tuning ends before a fit that stops early would",
+        where="dpbo.dpsgd.tuning:_Study.try_first",
+        old="samples = None if place < len(self.space.bounds) else _TRIED_STEPS",
+        new="samples = _TRIED_STEPS",
+        test=(
+            "tests/integration/test_opacus_tuning.py"
+            "::TestTrial"
+            "::test_a_fit_that_takes_fewer_steps_than_configured_is_refused_before_a_charge"
         ),
     ),
     Sabotage(

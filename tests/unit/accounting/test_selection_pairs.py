@@ -13,7 +13,7 @@ from dpbo.accounting import compose, gdp, pld, selection_pairs
 from dpbo.accounting.dominating_pairs import GaussianPair
 from dpbo.accounting.selection_bounds import winner_profile
 from dpbo.accounting.selection_pairs import (
-    SelectionPair,
+    ProfilePair,
     pairs_of,
     run_profiles,
     selection_epsilon,
@@ -76,7 +76,7 @@ def test_each_direction_of_a_selection_among_sampled_runs_is_a_pair_of_its_own()
         event = chosen(run)
         for reverse, direction in zip((False, True), directions, strict=True):
             assert pairs_of((event.repeated(3),), False, reverse) == {
-                SelectionPair(event, direction): 3
+                ProfilePair(event, direction): 3
             }
     event = chosen(sampled(1.1, 30, 0.05))
     epsilons = np.linspace(1.0, 3.0, 8)
@@ -200,7 +200,7 @@ def test_a_run_without_a_profile_has_no_pair():
     assert selection_profile(event, False) is None
     assert pairs_of((event,), False, False) is None
     with pytest.raises(ValueError, match="without a profile"):
-        _ = SelectionPair(event, False).profile
+        _ = ProfilePair(event, False).profile
 
 
 def test_selections_compose_with_everything_else():
