@@ -35,6 +35,7 @@ import collections
 import copy
 import functools
 import itertools
+import math
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -49,7 +50,7 @@ from dpbo.curator.curator import Curator
 from dpbo.curator.ranks import OneProcess, Ranks
 from dpbo.curator.reservation import Reservation
 from dpbo.dpsgd._opacus import load_opacus
-from dpbo.errors import InputError, LedgerError, OpacityError, UsageError
+from dpbo.errors import BudgetExceeded, InputError, LedgerError, OpacityError, UsageError
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, event_from_json
 from dpbo.opacus_name import NAME, make_known
 from dpbo.privacy import Adjacency
@@ -158,9 +159,19 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
                 " make the Curator with accounting=RDPFilter(8.0) of dpbo.accounting, or with"
                 " Planned, which is tighter."
             )
-        self._reservation = self._curator.reserve(
-            self._name, step, slots=steps, given={}, tables=self._tables, terms=terms
-        )
+        try:
+            self._reservation = self._curator.reserve(
+                self._name, step, slots=steps, given={}, tables=self._tables, terms=terms
+            )
+        except BudgetExceeded as error:
+            error.add_note(
+                "dpbo.accounting.calibrate finds the least noise_multiplier that a budget pays for."
+            )
+            budget = self._curator.budget
+            if budget.epsilon is not None and budget.delta:
+                order = 1 + 2 * math.log(1 / budget.delta) / budget.epsilon
+                error.add_note(f"Of all RDPFilter(order) one of about {order:.2g} needs the least.")
+            raise
         self._curator.ledger.note("assume", assumption)
         self._planned = multiplier, float(sample_rate), steps
 

@@ -246,6 +246,17 @@ def test_bound_to_a_curator_steps_are_planned_first_and_share_its_ledger(on_disk
     )
 
 
+def test_a_plan_beyond_the_budget_says_how_to_find_one_within_it():
+    curator = make(budget=Budget(1.0, 1e-5), accounting=RDPFilter(16.0))
+    dear = LedgerAccountant(curator, noise_multiplier=0.5, steps=1000)
+    with pytest.raises(BudgetExceeded) as raised:
+        dear.reserve(0.5)
+    told = " ".join(raised.value.__notes__)
+    assert "calibrate" in told
+    assert "about 24 needs the least" in told
+    assert not curator.ledger.used()
+
+
 def test_each_relation_and_filter_pays_for_steps_in_its_own_way():
     engine = private(make(adjacency=Adjacency.ADD_OR_REMOVE_ONE))
     train(engine, 3)
