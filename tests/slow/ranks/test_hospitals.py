@@ -4,6 +4,10 @@ masked words, a ledger for each, and what a rank that dies, lies or differs can 
 
 import dataclasses
 import json
+import os
+import socket
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -12,15 +16,19 @@ import scipy.stats
 
 pytest.importorskip("cryptography")
 
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
 from dpbo.curator.evaluation import Job
+from dpbo.curator.secure_sum import fingerprint_of
 from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms.shares import GaussianShare
 from dpbo.privacy import Adjacency
 from dpbo.testing import SeededEntropy
 from tests.attacks.marks import attack
-from tests.setups import charged
+from tests.setups import ROOT, charged
 from tests.slow.ranks import jobs
-from tests.slow.ranks.hospitals import one_rank, read
+from tests.slow.ranks.hospitals import example, one_rank, read
 
 LEVEL = 1e-6
 SIZE = 3
@@ -189,13 +197,14 @@ def test_a_rank_that_is_killed_before_any_message(told, message):
 
 @attack("A37")
 def test_random_words_are_refused_and_a_chosen_shift_spoils_a_value_alone(told):
-    value, (random, shifted), again, entries = alike(told("garbage")[0])
+    value, (random, shifted), again, entries, (other,) = alike(told("garbage")[0])
     assert [random[0][0], random[1][0]] == ["RanksError", "ReleaseLost"]
     assert "do not cancel" in random[0][1]
     assert shifted == [None, None]
     assert value != again
     kinds = [kind for kind, _, _ in entries]
     assert (kinds.count("charge"), kinds.count("value")) == (4, 3), "what was refused was charged"
+    assert other[0] == "RanksError", "a ledger that differs by one entry gives other masks"
 
 
 @attack("A22", "A37")
@@ -214,14 +223,16 @@ def test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again(told):
 
 @attack("A21", "A37")
 def test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_was(told):
-    values = [rank["value"] for rank in told("refused")[0]]
-    for rank, (met, entries) in enumerate(values):
-        laplace, choice, fails, *arguments = met
+    ranks, folder = told("refused")
+    assert {kind for rank in sent_by_all(folder) for kind, _ in rank} == {"all_gather"}
+    for rank, (met, entries) in enumerate(each["value"] for each in ranks):
+        laplace, choice, fails, much, *arguments = met
         assert laplace[0] == choice[0] == "InputError"
         assert "GDPFilter" in laplace[1]
         assert "A sum shows every score" in choice[1]
         assert fails[0] == "PrivateFailure"
         assert ("on another rank" in fails[1]) == (rank != 2)
+        assert much[0] == "BudgetExceeded", "each finds that by itself, and nothing is unpickled"
         assert "secret" not in str(met)
         assert [error[0] for error in arguments] == ["InputError", "UsageError"] * 2
         assert [kind for kind, _, _ in entries].count("charge") == 1
@@ -237,3 +248,46 @@ def test_a_private_number_of_units_changes_no_size_of_a_message(told):
             for folder in (few, more)
         ]
         assert sizes[0] == sizes[1]
+
+
+@pytest.mark.deep
+@attack("A37")
+def test_four_hospitals_with_keys_of_their_own_finish_the_example(tmp_path):
+    """A DP-GIBO run and the tuning of a scikit-learn model, each on its own records and ledger."""
+    prints = []
+    for rank in range(4):
+        key = X25519PrivateKey.generate()
+        form = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        (tmp_path / f"{rank}.pem").write_bytes(key.private_bytes(*form))
+        prints.append(fingerprint_of(key.public_key()))
+    (tmp_path / "fingerprints").write_text("\n".join(prints))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        (tmp_path / "port").write_text(str(probe.getsockname()[1]))
+    assert jobs.started(example, [(rank, tmp_path) for rank in range(4)]) == [0] * 4
+    shown = [(tmp_path / f"{rank}.out").read_text() for rank in range(4)]
+    assert "Guarantee: (2.000, 1e-06)-DP" in shown[0]
+    assert "1200, a public number" in shown[0]
+    assert "coordinator-relays-keys" not in shown[0]
+    results = {text.splitlines()[0].partition(": ")[2] for text in shown}
+    assert len(results) == 1
+    ledgers = [Ledger.open(tmp_path / f"{rank}.db") for rank in range(4)]
+    assert len({ledger.id for ledger in ledgers}) == 4
+    assert len({tuple(charged(ledger)) for ledger in ledgers}) == 1
+    assert len(charged(ledgers[0])) > 5
+
+
+@pytest.mark.deep
+def test_the_page_says_what_this_torch_says_of_tls():
+    program = (
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "GLOO_DEVICE_TRANSPORT": "TCP_TLS"},
+    )
+    error = done.stderr.strip().splitlines()[-1].removeprefix("RuntimeError: ")
+    assert done.returncode != 0
+    assert error in (ROOT / "docs" / "machines.md").read_text()
