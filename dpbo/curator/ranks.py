@@ -61,7 +61,7 @@ from dpbo.queries.integers import MOST_SUM, MOST_UNITS
 from dpbo.queries.query import Failure, Outcome
 from dpbo.records.labels import ALLOWED, LOOKALIKES, hash_labels
 from dpbo.records.view import PrivateView
-from dpbo.validation import warn
+from dpbo.validation import printable, warn
 
 if TYPE_CHECKING:
     from dpbo.curator.secure_sum import Masks
@@ -443,7 +443,8 @@ class Ranks:
         rows = self.all_gather(self._asked + uuid.uuid4().bytes + shown)
         if others := [rank for rank, row in enumerate(rows) if row[:_DIGEST] != rows[0][:_DIGEST]]:
             raise RanksDisagree(
-                [row[_DIGEST + _ID :].decode(errors="replace").strip() for row in rows], others
+                [printable(row[_DIGEST + _ID :].decode(errors="replace").strip()) for row in rows],
+                others,
             )
         self._id = rows[0][_DIGEST : _DIGEST + _ID].hex()
 
@@ -543,10 +544,10 @@ def _told(method: Callable[..., T]) -> Callable[..., T]:
         steps = ranks.steps
         try:
             return method(self, *args, **kwargs)
-        except Exception as error:
+        except Exception:
             if steps == ranks.steps:
                 with contextlib.suppress(RanksDisagree):
-                    ranks.run_on_rank_0("refuse an argument", (str(error),), lambda: None)
+                    ranks.run_on_rank_0("refuse an argument", (), lambda: None)
             raise
 
     return told

@@ -24,7 +24,7 @@ from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.papers.em import DPGaussianMixture
 from dpbo.queries import CandidateScores, ClippedSum
 from dpbo.testing import SeededEntropy
-from tests.setups import first_column
+from tests.setups import first_column, of
 from tests.slow.ranks.jobs import (
     NOISE,
     D,
@@ -248,6 +248,22 @@ def removed(ranks, folder, more=0):
     return [curator.units, curator.release(question, GaussianMechanism(5.0)).variance.tolist()]
 
 
+def runs(ranks, folder, count=3500):
+    """Runs of two releases on two data sets that differ in a patient of rank 1's: what was released
+    in each.
+    """
+    found: list[list[list[str]]] = [[], []]
+    for which in (0, 1):
+        mine = torch.tensor([[which], [0.5]]) if ranks.rank == 1 else torch.full((2, 1), 0.5)
+        terms = of(adjacency="replace-one", budget=Budget.gdp(1e6))
+        curator = Curator(mine, unit="patient", ranks=ranks, **terms)
+        noise = GaussianMechanism(2**0.5 / 3)
+        for _ in range(count):
+            released = [curator.release(mean(), noise).lattice[0] for _ in range(2)]
+            found[which].append([str(number) for number in released])
+    return found
+
+
 JOBS: dict[str, tuple[int, Any]] = {
     "exact": (3, lambda ranks, _: exact(ranks)),
     "released": (3, released),
@@ -256,6 +272,7 @@ JOBS: dict[str, tuple[int, Any]] = {
     "garbage": (3, garbage),
     "other ledger": (3, other_ledger),
     "refused": (3, refused),
+    "runs": (3, runs),
     "removed": (3, removed),
     "removed, one more": (3, functools.partial(removed, more=300)),
     "trusted": (3, lambda ranks, _: opened(ranks).release(mean(), NOISE).value.tolist()),

@@ -25,6 +25,7 @@ from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms.shares import GaussianShare
 from dpbo.privacy import Adjacency
 from dpbo.testing import SeededEntropy
+from tests.attacks.family import audited
 from tests.attacks.marks import attack
 from tests.setups import ROOT, charged
 from tests.slow.ranks import jobs
@@ -248,6 +249,31 @@ def test_a_private_number_of_units_changes_no_size_of_a_message(told):
             for folder in (few, more)
         ]
         assert sizes[0] == sizes[1]
+
+
+@pytest.mark.deep
+@attack("A24", "A37")
+def test_what_two_hospitals_show_to_the_third_is_as_private_as_is_charged(told, measured):
+    """Two releases of mu 3 together, seen by a rank that subtracts its own shares."""
+    met, folder = told("runs")
+    released = np.array(alike(met), dtype=np.int64)
+    runs = released.shape[1]
+    drawn = [read(folder, rank, "drawn") for rank in range(SIZE)]
+    exact, own = (
+        np.array([[each[part][0] for each in drawn[rank]] for rank in ranks]).reshape(
+            -1, 2, runs, 2
+        )
+        for part, ranks in ((1, (0, 1)), (2, (2,)))
+    )
+    seen = (released - own[0]).sum(axis=2).astype(np.float64)
+    middle = exact.sum(axis=(0, 3))[:, 0].mean()
+    sides = [iter(side - middle) for side in seen]
+
+    def draw(which, count):
+        return np.array([next(sides[which]) for _ in range(count)])
+
+    audit = audited("hospitals", draw, runs=runs, threshold=0.0, statistic=lambda seen: seen)
+    measured(runs, audit.mu, 3.0, least=0.9)
 
 
 @pytest.mark.deep
