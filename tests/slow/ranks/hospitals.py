@@ -248,7 +248,7 @@ def removed(ranks, folder, more=0):
     return [curator.units, curator.release(question, GaussianMechanism(5.0)).variance.tolist()]
 
 
-def runs(ranks, folder, count=3500):
+def runs(ranks, folder, count=2000):
     """Runs of two releases on two data sets that differ in a patient of rank 1's: what was released
     in each.
     """
@@ -257,10 +257,10 @@ def runs(ranks, folder, count=3500):
         mine = torch.tensor([[which], [0.5]]) if ranks.rank == 1 else torch.full((2, 1), 0.5)
         terms = of(adjacency="replace-one", budget=Budget.gdp(1e6))
         curator = Curator(mine, unit="patient", ranks=ranks, **terms)
-        noise = GaussianMechanism(2**0.5 / 3)
+        noise = GaussianMechanism(2**0.5 / 4)
         for _ in range(count):
-            released = [curator.release(mean(), noise).lattice[0] for _ in range(2)]
-            found[which].append([str(number) for number in released])
+            released = curator.release_all([curator.evaluate(mean()) for _ in range(2)], noise)
+            found[which].append([str(each.lattice[0]) for each in released])
     return found
 
 
