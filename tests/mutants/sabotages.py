@@ -126,7 +126,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a query fails after it was charged",
-        where="dpbo.curator.releasing:Releases.release",
+        where="dpbo.curator.releasing:Releases.charge",
         old="require_expressible(query, answer.quanta, law, mechanism, birth.units)",
         new="pass",
         test=(
@@ -582,9 +582,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "noise of seven tenths of its scale",
-        where="dpbo.mechanisms.additive:AdditiveMechanism.distribution",
-        old="scale = tuple(self.noise_multiplier * self.norm(",
-        new="scale = tuple(0.7 * self.noise_multiplier * self.norm(",
+        where="dpbo.mechanisms.additive:AdditiveMechanism.scale",
+        old="return tuple(self.noise_multiplier * self.norm(",
+        new="return tuple(0.7 * self.noise_multiplier * self.norm(",
         test=(
             "tests/contracts/test_additive_contract.py"
             "::TestGaussian::test_noise_is_at_least_what_the_event_charges_for"
@@ -760,15 +760,13 @@ SABOTAGES = (
     # curator and ledger
     Sabotage(
         "noise before the charge",
-        where="dpbo.curator.releasing:Releases.release",
-        old=(
-            "entry = self._charge(fresh, name, event, slots, reservation, used)\n"
-            "        drawn = [(handle, draw(handle, law, mechanism, event, entry)) for handle, law"
-            " in zip(fresh, laws, strict=True)]"
-        ),
+        where="dpbo.curator.releasing:Releases.charge",
+        old="entry = self._charge(fresh, name, event, slots, reservation, used)",
         new=(
-            "drawn = [(handle, draw(handle, law, mechanism, event, 0)) for handle, law in "
-            "zip(fresh, laws, strict=True)]\n"
+            "from dpbo.entropy import system_entropy\n"
+            "        for handle, law in zip(fresh, laws, strict=True):\n"
+            "            _, answer = answers[handle]\n"
+            "            mechanism._sample(answer.numerators, answer.quanta, law, system_entropy)\n"
             "        entry = self._charge(fresh, name, event, slots, reservation, used)"
         ),
         test=(

@@ -167,12 +167,13 @@ def goes_on(told, name, who):
     """What becomes of a run in which a rank killed itself, and of the next start."""
     met, folder = told(name, dead=(who,))
     assert {rank["error"][0] for rank in met} == {"RankLost"}
-    before = [charged(Ledger.open(folder / f"{rank}.db")) for rank in range(SIZE)]
+    files = [folder / f"{rank}.db" for rank in range(SIZE)]
+    before = [charged(Ledger.open(file)) if file.exists() else [] for file in files]
     met, _ = told("again", folder)
     after = alike(met)
-    paid = [charged(Ledger.open(folder / f"{rank}.db")) for rank in range(SIZE)]
+    paid = [charged(Ledger.open(file)) for file in files]
     for rank in range(SIZE):
-        ledger = Ledger.open(folder / f"{rank}.db")
+        ledger = Ledger.open(files[rank])
         ledger.verify()
         assert paid[rank] == paid[0]
         assert len(paid[0]) == len({*paid[0]}) == jobs.STEPS
@@ -190,7 +191,7 @@ def test_a_killed_rank_ends_the_step_on_all_and_the_next_start_goes_on(told):
 
 @pytest.mark.deep
 @attack("A16")
-@pytest.mark.parametrize("message", range(4, 60, 3))
+@pytest.mark.parametrize("message", range(2, 57))
 def test_a_rank_that_is_killed_before_any_message(told, message):
     who = message % SIZE
     goes_on(told, f"dies {who} {message}", who)
