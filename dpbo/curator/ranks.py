@@ -242,7 +242,8 @@ class Ranks:
         if self._masks is None:
             return [] if grouped or self.world_size == 1 else ["shards-are-disjoint"]
         relayed = [] if self._masks.compared else ["coordinator-relays-keys"]
-        return ["people-are-disjoint", "ranks-follow-the-protocol", *relayed]
+        followed = f"ranks-follow-the-protocol: all but {self.tolerate} of {self.world_size}"
+        return ["people-are-disjoint", followed, *relayed]
 
     def in_shares(self, mechanism: Mechanism) -> Mechanism:
         """The noise that each rank draws. Raises InputError where no sum of shares is proved."""
@@ -382,20 +383,25 @@ class Ranks:
         return cast(Outcome, value)
 
     def _count_own_units(self, view: PrivateView, *, public: bool) -> PrivateView:
-        """`count_units` where each rank's number stays its own."""
+        """`count_units` where each rank's number stays its own.
+
+        With a total below its own number a rank's sum might overflow, whoever lied about theirs;
+        with a private number each rank sees to its part of the largest one.
+        """
+        total = None
+        most = MOST_UNITS // self.world_size
+        if public:
+            self._require_same("count units", ())
+            most = total = int(self._sum(np.array([view.units]), "units")[0])
 
         def require_few() -> None:
-            if not public and view.units > MOST_UNITS // self.world_size:
-                raise UsageError(f"all ranks together must have at most {MOST_UNITS} units.")
+            if not (view.units <= most <= MOST_UNITS and most > 0):
+                raise UsageError(
+                    "all ranks together must have at least one record and at most"
+                    f" {MOST_UNITS} units, and each must send its own number."
+                )
 
-        self.run_together("count units", (), require_few)
-        if not public:
-            return view
-        total = int(self._sum(np.array([view.units]), "units")[0])
-        if not 0 < total <= MOST_UNITS:
-            raise UsageError(
-                "all ranks together must have at least one record, and send their number of units."
-            )
+        self.run_together("agree on the number of units", (total,), require_few)
         return dataclasses.replace(view, public_units=total)
 
     def _require_disjoint(self, labels: Any) -> None:

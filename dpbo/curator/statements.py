@@ -94,10 +94,10 @@ _ASSUMPTIONS = {
         " or pure epsilon, is up to r times as large"
     ),
     "ranks-follow-the-protocol": (
-        "all ranks but as many as `tolerate` says run this code and tell nobody what they hold; so"
-        " many others, the same ones from the first release to the last, may add no noise or put"
-        " together what they know. A rank that sends something else can make a value wrong, but"
-        " learns no more"
+        "so many ranks run this code and tell nobody what they hold; the others, the same ones from"
+        " the first release to the last, may add no noise or put together what they know. A rank"
+        " that sends something else can make a value wrong, but learns no more. Ranks see how long"
+        " each other takes, and that must not depend on the records"
     ),
     "coordinator-relays-keys": (
         "who relays messages between the ranks did not exchange their public keys, whose"
@@ -229,7 +229,7 @@ def compose_statement(
             noted.append(text)
     of_scores = "score-keeps-nothing" if birth.one_at_a_time else "score-per-record"
     assumed = {
-        name: _ASSUMPTIONS.get(name, _NOTED)
+        name: _ASSUMPTIONS.get(name.partition(":")[0], _NOTED)
         for name in (of_scores, "rows-stand-alone", "score-total", "timing-not-observed", *noted)
     }
     split = _split(facts)

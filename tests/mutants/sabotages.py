@@ -1172,10 +1172,20 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "a hospital believes a number of units below its own",
+        where="dpbo.curator.ranks:Ranks._count_own_units",
+        old="view.units <= most <= MOST_UNITS",
+        new="most <= MOST_UNITS",
+        test=(
+            "tests/slow/ranks/test_hospitals.py"
+            "::test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_was"
+        ),
+    ),
+    Sabotage(
         "the private number of units is added up",
         where="dpbo.curator.ranks:Ranks._count_own_units",
-        old="if not public:\n            return view",
-        new="",
+        old="if public:",
+        new="if True:",
         test=(
             "tests/slow/ranks/test_hospitals.py::test_a_private_number_of_units_changes_no_size_of_a_message"
         ),

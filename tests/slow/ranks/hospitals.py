@@ -230,7 +230,12 @@ def refused(ranks, folder):
         lambda: Ranks(trust="sum", fingerprints=["00"]),
     )
     curator.release(mean(), NOISE)
-    return [met, seen(curator)]
+    entries = seen(curator)
+    honest = Masks.masked
+    if ranks.rank == 1:
+        # The sum of rank 2 might overflow by a total of fewer units than it has.
+        Masks.masked = lambda *sent: honest(sent[0], sent[1] - 150, sent[2])  # type: ignore
+    return [met, entries, met_by(lambda: opened(ranks))]
 
 
 def removed(ranks, folder, more=0):

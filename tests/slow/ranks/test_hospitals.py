@@ -111,9 +111,11 @@ def test_a_release_is_what_one_process_adds_up_of_the_same_shares(told):
 
 def test_every_rank_has_the_whole_ledger_and_the_statement_says_what_is_assumed(told):
     found = alike(told("released")[0])
-    assert {"people-are-disjoint", "ranks-follow-the-protocol", "coordinator-relays-keys"} < {
-        *found["assumptions"]
-    }
+    assert {
+        "people-are-disjoint",
+        "ranks-follow-the-protocol: all but 1 of 3",
+        "coordinator-relays-keys",
+    } < {*found["assumptions"]}
     assert "shards-are-disjoint" not in found["assumptions"]
     kinds = [kind for kind, _, _ in found["ledger"]]
     assert kinds.count("charge") == kinds.count("value") > 6
@@ -227,7 +229,7 @@ def test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again(told):
 def test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_was(told):
     ranks, folder = told("refused")
     assert {kind for rank in sent_by_all(folder) for kind, _ in rank} == {"all_gather"}
-    for rank, (met, entries) in enumerate(each["value"] for each in ranks):
+    for rank, (met, entries, (fewer,)) in enumerate(each["value"] for each in ranks):
         laplace, choice, fails, much, *arguments = met
         assert laplace[0] == choice[0] == "InputError"
         assert "GDPFilter" in laplace[1]
@@ -236,6 +238,7 @@ def test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_
         assert ("on another rank" in fails[1]) == (rank != 2)
         assert much[0] == "BudgetExceeded", "each finds that by itself, and nothing is unpickled"
         assert "secret" not in str(met)
+        assert fewer[0] == ("RankFailed" if rank == 0 else "UsageError")
         assert [error[0] for error in arguments] == ["InputError", "UsageError"] * 2
         assert [kind for kind, _, _ in entries].count("charge") == 1
 
@@ -295,6 +298,7 @@ def test_four_hospitals_with_keys_of_their_own_finish_the_example(tmp_path):
     assert "Guarantee: (2.000, 1e-06)-DP" in shown[0]
     assert "1200, a public number" in shown[0]
     assert "coordinator-relays-keys" not in shown[0]
+    assert "ranks-follow-the-protocol: all but 1 of 4" in " ".join(shown[0].split())
     results = {text.splitlines()[0].partition(": ")[2] for text in shown}
     assert len(results) == 1
     ledgers = [Ledger.open(tmp_path / f"{rank}.db") for rank in range(4)]
