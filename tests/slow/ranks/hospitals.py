@@ -253,19 +253,18 @@ def removed(ranks, folder, more=0):
     return [curator.units, curator.release(question, GaussianMechanism(5.0)).variance.tolist()]
 
 
-def runs(ranks, folder, count=2000):
-    """Runs of two releases on two data sets that differ in a patient of rank 1's: what was released
-    in each.
-    """
-    found: list[list[list[str]]] = [[], []]
+def many(ranks, folder, count=6000, together=100):
+    """Releases, each of its own noise, on two data sets that differ in a patient of rank 1's."""
+    found = []
     for which in (0, 1):
         mine = torch.tensor([[which], [0.5]]) if ranks.rank == 1 else torch.full((2, 1), 0.5)
         terms = of(adjacency="replace-one", budget=Budget.gdp(1e6))
         curator = Curator(mine, unit="patient", ranks=ranks, **terms)
-        noise = GaussianMechanism(2**0.5 / 4)
-        for _ in range(count):
-            released = curator.release_all([curator.evaluate(mean()) for _ in range(2)], noise)
-            found[which].append([str(each.lattice[0]) for each in released])
+        released = []
+        for _ in range(count // together):
+            handles = [curator.evaluate(mean()) for _ in range(together)]
+            released += curator.release_all(handles, GaussianMechanism(1 / 3.2))
+        found.append([str(each.lattice[0]) for each in released])
     return found
 
 
@@ -277,7 +276,7 @@ JOBS: dict[str, tuple[int, Any]] = {
     "garbage": (3, garbage),
     "other ledger": (3, other_ledger),
     "refused": (3, refused),
-    "runs": (3, runs),
+    "many": (3, many),
     "removed": (3, removed),
     "removed, one more": (3, functools.partial(removed, more=300)),
     "trusted": (3, lambda ranks, _: opened(ranks).release(mean(), NOISE).value.tolist()),
