@@ -17,6 +17,7 @@ the values (curator/pending.py). Who trusts `evaluate` and `release_all` reads t
 """
 
 import logging
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from fractions import Fraction
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from botorch.models import SingleTaskGP
 
 _LOG = logging.getLogger(__name__)
+# Handles that objectives of this process released.
+_RELEASED = weakref.WeakSet[Handle]()
 _STATED = (
     "bounds",
     "budget",
@@ -429,13 +432,15 @@ class PrivateObjective:
         self.curator.deliver()
         self._require_dimension([handle.details["x"] for handle in handles])
         left = self._left
-        # another object released from this reservation
-        if left is not None and self.remaining < left:
-            self.curator.assume("durations-tell-nothing")
         self._left = None
+        fresh = set(handles).difference(_RELEASED)
         releases = self._reservation.release_all(handles)
+        _RELEASED.update(fresh)
         # as of the charge and the store just made
         self._left = self.remaining
+        # another object released from this reservation
+        if left is not None and self._left < left - len(fresh):
+            self.curator.assume("durations-tell-nothing")
         Y = torch.stack([release.value for release in releases])
         Yvar = torch.stack([release.variance for release in releases])
         return Y.to(device), Yvar.to(device)

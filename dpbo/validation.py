@@ -201,8 +201,7 @@ def checked_constructor(kind: K) -> K:
 
 def named_settings(kind: K) -> K:
     """The same class, whose constructor says what it takes where a call does not fit: of a
-    scikit-learn estimator, which stores its settings unchecked. Its `_not_taken` says of names that
-    other libraries have what to write instead.
+    scikit-learn estimator, which stores its settings unchecked.
     """
     made: Any = kind.__init__  # type: ignore[misc]
 
@@ -211,11 +210,7 @@ def named_settings(kind: K) -> K:
         try:
             made(*args, **settings)
         except TypeError as error:
-            error.add_note(_usage(made, inspect.signature(made), kind))
-            not_taken: dict[str, str] = getattr(kind, "_not_taken", {})
-            for name, reason in not_taken.items():
-                if name in settings:
-                    error.add_note(f"{name}: {reason}")
+            _add_usage(error, made, inspect.signature(made), kind, settings)
             raise
 
     kind.__init__ = constructed  # type: ignore[misc]
@@ -247,10 +242,23 @@ def _guarded(function: Any, owner: type | None) -> Any:
         except TypeError as error:
             # raised by the call, not in the function
             if error.__traceback__ is not None and error.__traceback__.tb_next is None:
-                error.add_note(_usage(function, signature, owner))
+                _add_usage(error, function, signature, owner, kwargs)
             raise
 
     return guarded
+
+
+def _add_usage(
+    error: TypeError, function: Any, signature: inspect.Signature, owner: Any, given: Any
+) -> None:
+    """Note what a call takes. The `_not_taken` of a class says of names that others have what to
+    write instead.
+    """
+    error.add_note(_usage(function, signature, owner))
+    not_taken: dict[str, str] = getattr(owner, "_not_taken", {})
+    for name, reason in not_taken.items():
+        if name in given:
+            error.add_note(f"{name}: {reason}")
 
 
 def _usage(function: Any, signature: inspect.Signature, owner: type | None) -> str:

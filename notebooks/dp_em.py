@@ -305,7 +305,7 @@ for epsilon in (0.1, 1.0, 10.0):
         allow_repeated=True,
     )
     analysis = DPFactorAnalysis(
-        5, budget=1.0, radius=40.0, center=[5.0] * 64, dimension=64, random_state=0
+        5, budget=1.0, radius=50.0, center=[5.0] * 64, dimension=64, random_state=0
     ).fit(curator)
     shown[epsilon] = analysis.kept_
     print(f"epsilon {epsilon:g}: above the noise are {analysis.kept_} eigenvalues")

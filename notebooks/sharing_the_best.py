@@ -156,7 +156,7 @@ print(careless.statement().assumptions["gp-prior"])
 # %%
 mistyped = (patients[0].clone(), patients[1])
 mistyped[0][0] = -1e5 * patients[1][0] * torch.from_numpy(truth)
-moved = bounds.theorem_1(count=COUNT, evaluations=10, kappa=0.99, delta=0.05)
+moved = bounds.theorem_1(count=COUNT, kappa=0.99, delta=0.05)
 
 
 def chances(records: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Collection, Mapping
 from concurrent.futures import Executor, Future
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -61,7 +61,7 @@ from dpbo.queries.query import Failure, IntegerSum, Outcome, Query
 from dpbo.records.containers import count_records, leaves, map_leaves, require_converted
 from dpbo.records.digests import RowDigests, digest_of_sums, table_digest
 from dpbo.records.form import Form, form_of, require_known_form
-from dpbo.records.labels import require_one_index
+from dpbo.records.labels import require_one_index, warn_if_named
 from dpbo.records.opaque import Opaque
 from dpbo.records.protected_records import ProtectedRecords
 from dpbo.records.sources import Source
@@ -169,6 +169,8 @@ class Curator(Opaque):
         RanksError: see `Ranks`.
     """
 
+    _not_taken: ClassVar = {"groups": "unit=PrivacyUnit('patient', groups=labels) has them."}
+
     def __init__(
         self,
         records: Any,
@@ -218,6 +220,8 @@ class Curator(Opaque):
         )
         for name, given in (("records", records), ("example", example), ("schema", schema)):
             require_converted(name, given)
+        if own_unit.groups is None:
+            warn_if_named(own_unit.name, records)
         if example is not None:
             count_records(example)
         form = form_of(schema, example)

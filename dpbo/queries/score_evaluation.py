@@ -40,7 +40,10 @@ _SCORER = (
     " function that scores each record, such as `lambda model, records: model.predict(records[0])"
     " == records[1]`, or to DPSearch a name such as scoring='f1'. "
 )
-_POINT = "Without a fit= the score's first argument is the point itself, a tensor. "
+_POINT = (
+    "Without a fit= the score's first argument is the point itself, a float64 tensor:"
+    " x.to(records.dtype) has their dtype. "
+)
 
 
 class _WrongShape(Exception):

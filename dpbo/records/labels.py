@@ -9,6 +9,7 @@ import datetime
 import decimal
 import hashlib
 import math
+import re
 import unicodedata
 import warnings
 from collections.abc import Mapping, Set
@@ -21,6 +22,8 @@ from torch import Tensor
 
 from dpbo.errors import InputError, Unshown, UsageError
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT
+from dpbo.records.containers import leaves
+from dpbo.validation import warn
 
 ALLOWED = "one label a record: whole numbers, text, bytes, dates or bools, all of one kind"
 _REMEDY = "Convert all labels, in all tables, in one way: numbers by int, anything else by str."
@@ -36,6 +39,27 @@ Places = NDArray[np.int64]
 
 class _Date(str):
     """A date or time without a zone, as text of one resolution."""
+
+
+def warn_if_named(unit: str, records: Any) -> None:
+    """Warn where records without labels have a column that names the unit, such as customer_id for
+    "customer": each record is then a unit by itself. The names of columns are public.
+    """
+
+    def word(text: str) -> str:
+        letters = re.sub(r"[\W_\d]", "", text).lower()
+        return letters.removeprefix("id").removesuffix("id")
+
+    for part in leaves(records):
+        for column in getattr(part, "columns", ()):
+            if isinstance(column, str) and word(column) and word(column) == word(unit):
+                text = (
+                    f"one record counts as one {unit}, and the table has a column {column!r}. To"
+                    f" protect all records of a {unit} together, give its values as labels:"
+                    f" unit=PrivacyUnit({unit!r}, groups=...) of a Curator, groups= of"
+                    " DPSearch.fit. If each has one record, leave the column out."
+                )
+                warn(text, UserWarning)
 
 
 def numbered(name: str, labels: Any) -> tuple[list[Any], Places]:

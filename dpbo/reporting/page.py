@@ -19,6 +19,7 @@ import itertools
 import math
 import os
 import re
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from dpbo.extras import needs
 from dpbo.ledger.entries import Record, Reserved
 from dpbo.ledger.ledger import Ledger
 from dpbo.objective import PrivateObjective
-from dpbo.places import ledger_of, place_named
+from dpbo.places import ledger_name, ledger_of, place_named
 from dpbo.reporting import words
 from dpbo.reporting.plots import draw_convergence
 from dpbo.reporting.released_values import PUBLIC_SCORES, ReleasedValues, public_column
@@ -187,6 +188,7 @@ def _facts_of_ledger(
         "statement": statement,
         "told": f"{budget_in_words(ledger.budget)}. {words.accounting_in_words(ledger.accounting)}",
         "ledger": ledger,
+        "file": _named(ledger),
         "held": held,
         "use": BudgetUse.of(ledger, held, statement.guarantee.delta if delta is None else delta),
         "counts": counts,
@@ -197,6 +199,15 @@ def _facts_of_ledger(
     }
 
 
+def _named(ledger: Ledger) -> str:
+    """How a command names the ledger: by its data set where it lies in the user's state folder,
+    else by its file, without the folder, which is nobody else's concern."""
+    name = getattr(ledger.storage.file, "name", "FILE")
+    if name == ledger_name(ledger.birth.dataset):
+        name = ledger.birth.dataset
+    return shlex.quote(name)
+
+
 def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
     """What the page shows of a fitted search: its ledger, where that was kept in a file, and what
     it recommends.
@@ -204,7 +215,8 @@ def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
     if not hasattr(search, "statement_"):
         raise UsageError("the DPSearch is not fitted: call fit first.")
     space = Space(**search.param_distributions)
-    facts: dict[str, Any] = {"statement": search.statement_, "ledger": None, "results": []}
+    facts: dict[str, Any] = {"statement": search.statement_, "ledger": None, "file": "FILE"}
+    facts["results"] = []
     place = None if search.privacy is None else search.privacy.ledger
     if place is None and search.privacy is not None and search.privacy.dataset is not None:
         place = ledger_of(search.privacy.dataset)
@@ -282,7 +294,10 @@ def _releases(records: Sequence[Record]) -> Iterator[Release]:
         for charge in charged:
             values = drawn.get(charge.seq, [])
             for slot, value in itertools.zip_longest(charge.body["slots"], values):
-                what = words.question_in_words(str(slot.get("query", "")))
+                query = str(slot.get("query", ""))
+                what = words.question_in_words(query)
+                if query == "ClippedMean" and "reference" in slot.get("public", {}):
+                    what = "mean difference of the scores to a reference model's"
                 yield Release(str(charge.seq), shown, reservation, what, slot, value)
 
 

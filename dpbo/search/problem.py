@@ -1,9 +1,8 @@
 """What a search is given: the protected records' owner, the training side, and its share of the
 budget."""
 
-import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,25 +11,20 @@ from dpbo.curator.pricing import noise_std, priced
 from dpbo.curator.reservation import Reservation
 from dpbo.errors import InputError, ReleaseLost
 from dpbo.fingerprint import fingerprint
-from dpbo.isolation import INTERRUPTS
 from dpbo.mechanisms.additive import IndependentNoise
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.exponential import ExponentialMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism
-from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
 from dpbo.mechanisms.thresholded_exponential import ThresholdedExponentialMechanism
 from dpbo.objective import PrivateObjective
-from dpbo.progress import say
 from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.score_evaluation import tensor_of
 from dpbo.queries.utilities import CandidateScores
 from dpbo.search.recommendation import Recommendation, clip_of, exceeded
-from dpbo.search.results import Callback, SearchRelease
-from dpbo.search.scorings import Scoring
-from dpbo.search.training import Configuration, Trainer, place_of, point_of
-from dpbo.space import Space
+from dpbo.search.task import Task
+from dpbo.search.training import Configuration, place_of, point_of
 
 if TYPE_CHECKING:
     from dpbo.search.public_scores import PublicScores
@@ -39,26 +33,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
-    """What every strategy is given.
+class Problem(Task):
+    """A task, with the protected records' owner and what may be released of them. What every
+    strategy is given.
 
     Attributes:
         curator: owner of the protected records.
-        space: the candidates, as points of shape `d` in the unit cube; None stands for the default
-            model.
-        trainer: `trainer(x)` is a model of the point x to score protected records with;
-            `trainer.public_model(x)`, `trainer.table()` and `trainer.parameters(x)` are public.
-        scoring: the score of each record, its range and its query.
-        n_iter: number of configurations to fit.
         share: of the curator's budget, what the search may spend.
-        mechanism: `NoNoise` for a baseline without privacy, else None.
-        divisor: public number of units that means are divided by, if one was given.
-        seed, name, n_jobs, verbose, callbacks: as in `DPSearch`.
-        terms: public facts of the search, for the ledger.
-        groups_train: labels of the training records, if they are known.
-        by_name: whether the user named a strategy other than "auto".
-        split: whether public and protected records are one table's, so that the populations are the
-            same.
         begun: the terms with which an earlier session began this search; None for a new one.
         charged: whether that session was charged for something.
         public: the `PublicScores` of its candidates, for strategies that cross-validate.
@@ -67,32 +48,30 @@ class Problem:
     """
 
     curator: Curator
-    space: Space
-    trainer: Trainer
-    scoring: Scoring
-    n_iter: int
     share: Fraction
-    mechanism: NoNoise | None
-    divisor: float | None
-    seed: int
-    name: str
-    terms: Mapping[str, Any]
-    groups_train: Any
-    by_name: bool
-    split: bool
-    n_jobs: int | None
-    verbose: int
-    callbacks: tuple[Callback, ...]
-    begun: Mapping[str, Any] | None
-    charged: bool
+    begun: Mapping[str, Any] | None = None
+    charged: bool = False
     public: "PublicScores | Any" = None
     strategy: "Strategy | Any" = None
     rehearsal: "Rehearsal | Any" = None
 
-    @property
-    def width(self) -> float:
-        """The width of the score's range."""
-        return self.scoring.bounds[1] - self.scoring.bounds[0]
+    @classmethod
+    def of(cls, task: Task, curator: Curator, share: Fraction) -> Self:
+        """This task on the curator's records, begun anew or found in its ledger."""
+        # A search's reservations in the ledger are named "NAME: PART", a strategy's own parts, too.
+        # The caller may have named another reservation alike.
+        begun = {
+            name: reserved.terms
+            for name, reserved in curator.ledger.facts().reservations.items()
+            if name.rpartition(": ")[0] == task.name and "strategy" in reserved.terms
+        }
+        return cls(
+            **{each.name: getattr(task, each.name) for each in fields(task)},
+            curator=curator,
+            share=share,
+            begun=next(iter(begun.values()), None),
+            charged=any(curator.ledger.counts(name)[0] for name in begun),
+        )
 
     @property
     def public_units(self) -> float:
@@ -116,11 +95,6 @@ class Problem:
         from dpbo.search.public_scores import PublicScores
 
         return replace(self, public=PublicScores.of(self))
-
-    def tell(self, text: str) -> None:
-        """Print a line with verbose=2: of what takes time, before it begins."""
-        if self.verbose > 1:
-            say(text)
 
     def _tell_known(self, part: str, known: int, slots: int) -> None:
         """Tell how many values of a part the ledger has already."""
@@ -147,18 +121,6 @@ class Problem:
         )
         self._tell_known(part, evaluations - objective.remaining, evaluations)
         return objective
-
-    def report(self, part: str, number: int, planned: int, x: Configuration, *score: float) -> bool:
-        """Tell of one release, with its score and the noise's standard deviation if it has them.
-
-        Prints a line if wanted, and calls each callback. Returns whether one of them returned True,
-        to stop the search.
-        """
-        parameters = {} if part == "cells" else self.trainer.parameters(x)
-        release = SearchRelease(part, number, planned, parameters, *score)
-        self.tell(str(release))
-        answers = [callback(release) for callback in self.callbacks]
-        return any(answer is True for answer in answers)
 
     def reserved(self, part: str, share: Fraction, query: ClippedMean) -> Reservation:
         """The reservation of one noised answer to this question, made now or resumed."""
@@ -245,27 +207,10 @@ class Problem:
             self.report("choice", 1, 1, None if best is None else configurations[best])
         return best
 
-    def score_query(self, **settings: Any) -> ClippedMean:
-        """The question of a configuration's score, with further settings of `ClippedMean`."""
-        return self.scoring.query(fit=self.trainer, divisor=self.divisor, **settings)
-
     @property
     def protected(self) -> str:
         """What counts alike in a mean: "records", or "units" of several."""
         return "units" if self.curator.ledger.birth.grouped else "records"
-
-    @property
-    def untested(self) -> str:
-        """Why no candidate can be compared with the default model on each record; else ""."""
-        if self.scoring.cells is not None:
-            return f"scoring={self.terms['scoring']!r} is no mean of one number per record"
-        try:
-            model = copy.deepcopy(self.trainer.public_model(None))
-        except Exception as error:
-            if isinstance(error, INTERRUPTS):
-                raise
-            model = None
-        return "your model cannot be fitted and copied" if model is None else ""
 
     def clip(self, x: Configuration) -> float:
         """The clip of x's score differences to the default model, by what the public records say:

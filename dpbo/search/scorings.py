@@ -18,7 +18,7 @@ category" does.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import sklearn.metrics
@@ -121,7 +121,8 @@ def scoring_named(scoring: Any, score_range: Any, labels: Any, estimator: Any = 
     if isinstance(scoring, (Mapping, list, tuple, set)):
         remedy = "Several scores are released by dpbo.PrivateObjective, with one range each."
         raise InputError("scoring", scoring, "one score: it alone decides what is chosen", remedy)
-    if score_range is None and (callable(scoring) or scoring in _UNBOUNDED):
+    row = None if callable(scoring) else _TABLE.get(scoring)
+    if score_range is None and (callable(scoring) or (row is not None and row.of == "numbers")):
         what = "a scoring of your own" if callable(scoring) else scoring
         remedy = (
             "Fix it without looking at the validation records, for example (-c, 0.0) for an error"
@@ -133,62 +134,27 @@ def scoring_named(scoring: Any, score_range: Any, labels: Any, estimator: Any = 
     given: Any = require("score_range", score_range, ScoreRange | None)
     if callable(scoring):
         return Scoring(scoring, given)
-    if scoring in _MEANS:
-        measure, bounds = _MEANS[scoring]
-        return Scoring(measure, bounds or given)
+    if row is None:
+        names = ", ".join(map(repr, _TABLE))
+        allowed = f"one of {names}, or scoring(model, X, y) giving one number a record"
+        raise InputError("scoring", scoring, allowed)
+    if not row.most:
+        return row.scoring(_Asked([], None, given))
     classes: list[Any] = np.unique(labels).tolist()
-    if scoring in _COUNTED:
-        positive = _positive(classes, settings.get("pos_label"), scoring)
-        return Scoring(Confusion(positive), (0.0, 1.0), 3, _COUNTED[scoring], positive)
-    match scoring:
-        case "neg_log_loss":
-            return Scoring(_log_likelihood, given or (LOG_FLOOR, 0.0))
-        case "neg_brier_score":
-            two = len(classes) == 2
-            return Scoring(Brier(two), (-1.0 if two else -2.0, 0.0))
-        case "balanced_accuracy":
-            return Scoring(Correctness(tuple(classes)), (0.0, 1.0), 2 * len(classes), _balanced)
-        case "f1_macro":
-            if len(classes) > _MOST_CLASSES:
-                allowed = f"a score of {len(classes)} classes: it takes at most {_MOST_CLASSES}"
-                raise InputError("scoring", scoring, allowed)
-            measure = ConfusionMatrix(tuple(classes))
-            return Scoring(measure, (0.0, 1.0), len(classes) ** 2, _f1_macro)
-        case "roc_auc":
-            # The same for either class.
-            positive = _require_two(classes, scoring)[1]
-            return Scoring(Histogram(positive), (0.0, 1.0), 2 * BINS, _auc)
-        case "average_precision":
-            positive = _positive(classes, settings.get("pos_label"), scoring)
-            return Scoring(Histogram(positive), (0.0, 1.0), 2 * BINS, _average_precision, positive)
-    raise InputError(
-        "scoring", scoring, f"{_KNOWN}, or scoring(model, X, y) giving one number a record"
-    )
+    positive = None
+    if row.most == 2:
+        positive = _positive(classes, settings.get("pos_label"), scoring, named=row.positive)
+    elif len(classes) > row.most:
+        allowed = f"a score of {len(classes)} classes: it takes at most {row.most}"
+        raise InputError("scoring", scoring, allowed)
+    return row.scoring(_Asked(classes, positive, given))
 
 
-# A cell for each pair of them: as many as a release may have.
-_MOST_CLASSES = 100
 _FOR_REGRESSORS = (
     "accuracy, which DPSearch scores by unless scoring= is given, counts equal numbers. For a"
     " regressor give scoring='neg_mean_squared_error' or 'neg_mean_absolute_error', with"
     " score_range=(-c, 0.0): no record's error counts as more than c, a public number."
 )
-_OF_PROBABILITIES = ("true_class_probability", "neg_brier_score", "neg_log_loss")
-# scikit-learn's functions, by name, as scorings.
-_OF_SCORERS = {
-    "accuracy_score": "accuracy",
-    "brier_score_loss": "neg_brier_score",
-    "log_loss": "neg_log_loss",
-    "mean_squared_error": "neg_mean_squared_error",
-    "mean_absolute_error": "neg_mean_absolute_error",
-    "balanced_accuracy_score": "balanced_accuracy",
-    "precision_score": "precision",
-    "recall_score": "recall",
-    "f1_score": "f1",
-    "roc_auc_score": "roc_auc",
-    "average_precision_score": "average_precision",
-}
-_KNOWN = ", ".join(map(repr, (*_OF_SCORERS.values(), "true_class_probability", "f1_macro")))
 
 
 def _require_kind(name: Any, estimator: Any) -> None:
@@ -200,17 +166,19 @@ def _require_kind(name: Any, estimator: Any) -> None:
     """
     if estimator is None or not isinstance(name, str):
         return
-    if name in _OF_PROBABILITIES and not hasattr(estimator, "predict_proba"):
+    of = _TABLE[name].of if name in _TABLE else "classes"
+    if of == "probabilities" and not hasattr(estimator, "predict_proba"):
         allowed = "a score of predictions, such as 'accuracy', for a model without predict_proba"
         remedy = "Or give it probabilities: sklearn.calibration.CalibratedClassifierCV(model)."
         raise InputError("scoring", name, allowed, remedy)
     if is_regressor(estimator) and name == "accuracy":
         # the default, which the caller did not write
         raise UsageError(_FOR_REGRESSORS)
-    if is_regressor(estimator) and name not in _UNBOUNDED:
-        allowed = f"one of {_UNBOUNDED} for a regressor, or a function"
+    if is_regressor(estimator) and of != "numbers":
+        errors = [name for name, row in _TABLE.items() if row.of == "numbers"]
+        allowed = f"one of {errors} for a regressor, or a function"
         raise InputError("scoring", name, allowed, "Give score_range=(-c, 0.0), too.")
-    if is_classifier(estimator) and name in _UNBOUNDED:
+    if is_classifier(estimator) and of == "numbers":
         allowed = "a score of classes for a classifier, such as 'accuracy'"
         raise InputError("scoring", name, allowed)
 
@@ -221,8 +189,8 @@ def _require_no_metric(scoring: Any) -> None:
     if not metric or getattr(sklearn.metrics, metric, None) is not scoring:
         return
     remedy = "It compares labels, and gives one number for all records."
-    if metric in _OF_SCORERS:
-        remedy = f"It compares labels: give scoring={_OF_SCORERS[metric]!r}."
+    if (name := _name_of(metric)) is not None:
+        remedy = f"It compares labels: give scoring={name!r}."
     allowed = "a name such as 'accuracy', or scoring(model, X, y) giving one number a record"
     raise InputError("scoring", metric, allowed, remedy)
 
@@ -236,7 +204,7 @@ def _unwrapped(scorer: Any) -> tuple[str, dict[str, Any]]:
     """
     function = scorer._score_func
     own = function is not getattr(sklearn.metrics, function.__name__, None)
-    name = None if own else _OF_SCORERS.get(function.__name__)
+    name = None if own else _name_of(function.__name__)
     # scikit-learn's would rank records by their predicted classes.
     unranked = name in ("roc_auc", "average_precision") and scorer._response_method == "predict"
     given = dict(scorer._kwargs)
@@ -249,23 +217,21 @@ def _unwrapped(scorer: Any) -> tuple[str, dict[str, Any]]:
     odd = set(settings) - {"pos_label"} or average != "binary" or (scorer._sign < 0) != minimised
     if name is None or odd or unranked:
         allowed = (
-            f"make_scorer of one of {', '.join(_OF_SCORERS)}, with its usual sign and no other "
-            "settings than pos_label=, or average='macro' of F1; by name for ROC AUC"
+            f"make_scorer of one of {_FUNCTIONS}, with its usual sign and no other settings than "
+            "pos_label=, or average='macro' of F1; by name for ROC AUC"
         )
         raise InputError("scoring", scorer, allowed)
     return name, settings
 
 
-def _require_two(classes: list[Any], scoring: str) -> list[Any]:
+def _positive(classes: list[Any], given: Any, scoring: str, *, named: bool) -> Any:
+    """The class that a score of two classes is about: the one that is given, or 1 or True; the
+    second where the score is the same for either (not `named`)."""
     if len(classes) != 2:
         allowed = f"a score of {len(classes)} classes, such as 'f1_macro': it needs two"
         raise InputError("scoring", scoring, allowed)
-    return classes
-
-
-def _positive(classes: list[Any], given: Any, scoring: str) -> Any:
-    """The class that a score is about: the one that is given, or 1 or True."""
-    _require_two(classes, scoring)
+    if not named:
+        return classes[1]
     if given is not None:
         if given not in classes:
             raise InputError("pos_label", given, f"one of the training labels {classes}")
@@ -328,16 +294,6 @@ def _squared_error(model: Any, features: Any, labels: NDArray[Any]) -> Any:
 
 def _absolute_error(model: Any, features: Any, labels: NDArray[Any]) -> Any:
     return -np.abs(_error(model, features, labels))
-
-
-# Of single records, and their range; None where only the user knows it.
-_MEANS: dict[str, Any] = {
-    "accuracy": (_correct, (0.0, 1.0)),
-    "true_class_probability": (_likelihood, (0.0, 1.0)),
-    "neg_mean_squared_error": (_squared_error, None),
-    "neg_mean_absolute_error": (_absolute_error, None),
-}
-_UNBOUNDED = [name for name, (_, bounds) in _MEANS.items() if bounds is None]
 
 
 @dataclass(frozen=True)
@@ -467,10 +423,6 @@ def _f1_macro(cells: torch.Tensor) -> torch.Tensor:
     return _mean_of_present(_share_of(2 * right, both), both)
 
 
-# Of true positives, false positives and false negatives.
-_COUNTED = {"precision": _precision, "recall": _recall, "f1": _f1}
-
-
 def _auc(cells: torch.Tensor) -> torch.Tensor:
     """Probability that a random positive record lies in a higher bin than a random other one; ties
     count half.
@@ -490,3 +442,93 @@ def _average_precision(cells: torch.Tensor) -> torch.Tensor:
     above = positive.cumsum(-1)
     precision = above / _at_least(above + other.cumsum(-1))
     return (positive * precision).sum(-1) / _at_least(positive.sum(-1))
+
+
+class _Asked(NamedTuple):
+    """What a score is about: the training classes, the positive one if there is one, and the range
+    that the caller gave."""
+
+    classes: list[Any]
+    positive: Any
+    score_range: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What a name stands for.
+
+    Attributes:
+        function: of scikit-learn's metrics, whose mean or value it is; "" for none.
+        scoring: makes the scoring.
+        of: what it compares with the labels: predicted "classes", "probabilities" or "numbers",
+            whose range only the user knows.
+        most: number of classes at most; with 2, exactly; with 0 it does not matter which there are.
+        positive: whether it is about one class of two.
+    """
+
+    function: str
+    scoring: Callable[[_Asked], Scoring]
+    of: str = "classes"
+    most: float = 0
+    positive: bool = False
+
+
+def _mean(measure: Measure, bounds: Any = None, default: Any = None) -> Callable[[_Asked], Scoring]:
+    """A mean of single records' scores: with their own range, or the caller's."""
+    return lambda asked: Scoring(measure, bounds or asked.score_range or default)
+
+
+def _counted(value: Value) -> Callable[[_Asked], Scoring]:
+    """A number from the shares of true positives, false positives and false negatives."""
+    return lambda asked: Scoring(Confusion(asked.positive), (0.0, 1.0), 3, value, asked.positive)
+
+
+def _brier(asked: _Asked) -> Scoring:
+    two = len(asked.classes) == 2
+    return Scoring(Brier(two), (-1.0 if two else -2.0, 0.0))
+
+
+def _balanced_accuracy(asked: _Asked) -> Scoring:
+    measure = Correctness(tuple(asked.classes))
+    return Scoring(measure, (0.0, 1.0), 2 * len(asked.classes), _balanced)
+
+
+def _macro(asked: _Asked) -> Scoring:
+    measure = ConfusionMatrix(tuple(asked.classes))
+    return Scoring(measure, (0.0, 1.0), len(asked.classes) ** 2, _f1_macro)
+
+
+def _area(asked: _Asked) -> Scoring:
+    # The same for either class.
+    return Scoring(Histogram(asked.positive), (0.0, 1.0), 2 * BINS, _auc)
+
+
+def _precisions(asked: _Asked) -> Scoring:
+    measure = Histogram(asked.positive)
+    return Scoring(measure, (0.0, 1.0), 2 * BINS, _average_precision, asked.positive)
+
+
+_TABLE = {
+    "accuracy": _Row("accuracy_score", _mean(_correct, (0.0, 1.0))),
+    "neg_brier_score": _Row("brier_score_loss", _brier, "probabilities", most=math.inf),
+    "neg_log_loss": _Row(
+        "log_loss", _mean(_log_likelihood, default=(LOG_FLOOR, 0.0)), "probabilities"
+    ),
+    "neg_mean_squared_error": _Row("mean_squared_error", _mean(_squared_error), "numbers"),
+    "neg_mean_absolute_error": _Row("mean_absolute_error", _mean(_absolute_error), "numbers"),
+    "balanced_accuracy": _Row("balanced_accuracy_score", _balanced_accuracy, most=math.inf),
+    "precision": _Row("precision_score", _counted(_precision), most=2, positive=True),
+    "recall": _Row("recall_score", _counted(_recall), most=2, positive=True),
+    "f1": _Row("f1_score", _counted(_f1), most=2, positive=True),
+    "roc_auc": _Row("roc_auc_score", _area, most=2),
+    "average_precision": _Row("average_precision_score", _precisions, most=2, positive=True),
+    "true_class_probability": _Row("", _mean(_likelihood, (0.0, 1.0)), "probabilities"),
+    # A cell for each pair of classes: as many as a release may have.
+    "f1_macro": _Row("", _macro, most=100),
+}
+_FUNCTIONS = ", ".join(row.function for row in _TABLE.values() if row.function)
+
+
+def _name_of(function: str) -> str | None:
+    """The scoring that stands for a function of `sklearn.metrics`."""
+    return next((name for name, row in _TABLE.items() if row.function == function), None)

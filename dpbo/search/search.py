@@ -40,6 +40,7 @@ from dpbo.search.recommendation import Recommendation
 from dpbo.search.recommended import Recommended
 from dpbo.search.results import SearchRelease, fitting_result, results_table
 from dpbo.search.scorings import Scoring, scoring_named
+from dpbo.search.task import Task
 from dpbo.search.training import Tables, Trainer, split_once
 from dpbo.statement import Statement
 from dpbo.validation import (
@@ -382,10 +383,15 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         trainer = Trainer.of(self, X_train, y_train)
         scoring = scoring_named(self.scoring, self.score_range, y_train, self.estimator)
         strategy = self._strategy(scoring, y_train)
+        task = self._task(trainer, scoring, groups_train, split=split)
+        # Before there is a ledger.
+        strategy.require_suitable(task)
         curator = self._curator(tables, groups, trainer, strategy, split=split)
-        whole = curator is not X_val
-        problem = self._problem(curator, trainer, scoring, groups_train, split=split, whole=whole)
-        strategy.require_suitable(problem)
+        share = exact_share(self._protection.share, "share")
+        # Another one's curator: the search has a share of its budget.
+        if curator is X_val and task.mechanism is None:
+            share = share_of_cap(curator.ledger, self.budget)
+        problem = Problem.of(task, curator, share)
         if problem.begun is None:
             if problem.mechanism is None:
                 require_left(curator.ledger, problem.share, f"the search {self.name!r}")
@@ -537,21 +543,9 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             "scoring": self.scoring,
         }
 
-    def _problem(
-        self,
-        curator: Curator,
-        trainer: Trainer,
-        scoring: Scoring,
-        groups_train: Any,
-        *,
-        split: bool,
-        whole: bool,
-    ) -> Problem:
-        """`whole` is whether the curator is this search's alone, and with it the whole budget."""
+    def _task(self, trainer: Trainer, scoring: Scoring, groups_train: Any, *, split: bool) -> Task:
+        """What the search is to do."""
         privacy = self._protection
-        given = exact_share(privacy.share, "share")
-        if not whole and privacy.mechanism is None:
-            given = share_of_cap(curator.ledger, self.budget)
         seed = int(self.random_state)
         self.releases_: list[SearchRelease] = []
         callbacks = (self.callbacks,) if callable(self.callbacks) else tuple(self.callbacks or ())
@@ -559,13 +553,6 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         # A number of numpy's is no JSON value.
         if hasattr(test_size, "item"):
             test_size = test_size.item()
-        # A search's reservations in the ledger are named "NAME: PART", a strategy's own parts, too.
-        # The caller may have named another reservation alike.
-        begun = {
-            name: reserved.terms
-            for name, reserved in curator.ledger.facts().reservations.items()
-            if name.rpartition(": ")[0] == self.name and "strategy" in reserved.terms
-        }
         terms = {
             "scoring": describe_scoring(self.scoring),
             "estimator": describe_estimator(self.estimator),
@@ -576,13 +563,11 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         }
         if scoring.positive is not None:
             terms["positive class"] = str(scoring.positive)
-        return Problem(
-            curator=curator,
+        return Task(
             space=trainer.space,
             trainer=trainer,
             scoring=scoring,
             n_iter=int(self.n_iter),
-            share=given,
             mechanism=privacy.mechanism,
             divisor=privacy.divisor,
             seed=seed,
@@ -594,8 +579,6 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             n_jobs=self.n_jobs,
             verbose=int(self.verbose),
             callbacks=(self.releases_.append, *callbacks),
-            begun=next(iter(begun.values()), None),
-            charged=any(curator.ledger.counts(name)[0] for name in begun),
         )
 
     @property
@@ -691,9 +674,10 @@ def rehearse(
         search.privacy = replace(privacy, divisor=float(units))
     trainer = Trainer.of(search, X, y)
     scoring = scoring_named(search.scoring, search.score_range, y, estimator)
-    problem = search._problem(curator, trainer, scoring, groups, split=False, whole=True)
-    strategy.require_suitable(problem)
-    return strategy.rehearsal(problem.cross_validated())
+    task = search._task(trainer, scoring, groups, split=False)
+    strategy.require_suitable(task)
+    share = exact_share(privacy.share, "share")
+    return strategy.rehearsal(Problem.of(task, curator, share).cross_validated())
 
 
 def _strategy_of(given: Any) -> "Strategy":

@@ -42,6 +42,7 @@ from dpbo.search.public_scores import PublicScores, Shares, public_candidates
 from dpbo.search.recommendation import POWER, Recommendation, Risk, clip_of, exceeded
 from dpbo.search.rehearsal import DRAWS, Population, Rehearsal, Simulated
 from dpbo.search.results import SearchResult
+from dpbo.search.task import Task
 from dpbo.search.training import place_of
 from dpbo.validation import (
     Count,
@@ -92,23 +93,23 @@ class Strategy(BaseEstimator, abc.ABC):  # type: ignore[misc]
         """
         return True
 
-    def require_suitable(self, problem: Problem) -> None:
-        """Raises InputError if the strategy cannot serve the problem. Nothing has been reserved.
+    def require_suitable(self, task: Task) -> None:
+        """Raises InputError if the strategy cannot serve the task. There is no ledger yet.
 
         This one is for strategies that compare means of one number per record.
         """
         require_settings(self)
-        require("n_iter", problem.n_iter, Annotated[int, at_least(2)])
-        if problem.mechanism is not None:
+        require("n_iter", task.n_iter, Annotated[int, at_least(2)])
+        if task.mechanism is not None:
             allowed = f"left out with strategy {self.name!r}"
             raise InputError(
-                "mechanism", problem.mechanism, allowed, "Strategy 'bo' runs without privacy."
+                "mechanism", task.mechanism, allowed, "Strategy 'bo' runs without privacy."
             )
-        if problem.scoring.cells is not None:
+        if task.scoring.cells is not None:
             allowed = f"a mean of one number per record for strategy={self.name!r}"
             remedy = "Use strategy='bo', or scoring='neg_log_loss'."
-            raise InputError("scoring", problem.terms["scoring"], allowed, remedy)
-        if self.cross_validates and problem.trainer.labels() is None:
+            raise InputError("scoring", task.terms["scoring"], allowed, remedy)
+        if self.cross_validates and task.trainer.labels() is None:
             allowed = f"the labels, with strategy {self.name!r}"
             raise InputError("y_train", None, allowed, "Or use strategy 'bo'.")
 
@@ -391,9 +392,9 @@ class Choice(Strategy):
     def cross_validates(self) -> bool:
         return self.candidates is not None
 
-    def require_suitable(self, problem: Problem) -> None:
-        super().require_suitable(problem)
-        bounds = between(1e-9 * problem.width, problem.width)
+    def require_suitable(self, task: Task) -> None:
+        super().require_suitable(task)
+        bounds = between(1e-9 * task.width, task.width)
         require("largest_difference", self.largest_difference, Annotated[float, bounds] | None)
 
     def _terms(self, problem: Problem) -> tuple[float | None, float | None]:
@@ -479,12 +480,12 @@ class NoisedSearch(Strategy):
     def cross_validates(self) -> bool:
         return False
 
-    def require_suitable(self, problem: Problem) -> None:
+    def require_suitable(self, task: Task) -> None:
         require_settings(self)
-        if isinstance(problem.space, Listing):
+        if isinstance(task.space, Listing):
             allowed = "one dict of scipy.stats distributions and lists, with strategy 'bo'"
             remedy = "Several dicts, and objects that are only drawn from, have no distances."
-            raise InputError("param_distributions", list(problem.space.parameters), allowed, remedy)
+            raise InputError("param_distributions", list(task.space.parameters), allowed, remedy)
 
     def try_out(self, problem: Problem) -> None:
         _score_examples(problem, problem.space.sample(3, seed=problem.seed))

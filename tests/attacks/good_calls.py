@@ -138,7 +138,9 @@ def remote():
     """The real client over the real server, in one process."""
     client = po_gp_ucb.RemoteOutcomes("http://curator", TOKEN)
     server = po_gp_ucb.serve(outcomes(), token=TOKEN)
-    client._client = TestClient(server, headers={"Authorization": f"Bearer {TOKEN}"})
+    # Of httpx, or of httpx2 where that is installed.
+    http: Any = TestClient(server, headers={"Authorization": f"Bearer {TOKEN}"})
+    client._client = http
     return client
 
 

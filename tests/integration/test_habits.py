@@ -3,6 +3,7 @@ that name only what they wrote.
 """
 
 import pickle
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from sklearn.metrics import accuracy_score
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpbo import Budget, DPSearch, Privacy, PrivateObjective
+from dpbo import Budget, DPSearch, Privacy, PrivacyUnit, PrivateObjective
 from dpbo.accounting import RDPFilter
 from dpbo.curator import curator as curators
 from dpbo.dpsgd import DPSGDConfig, PrivateEngine
@@ -54,6 +55,32 @@ def test_what_gives_no_record_by_its_place_is_not_counted_as_records(records):
     with pytest.raises(InputError, match=r"by their places.*loader\.dataset") as refused:
         made(records)
     assert refused.value.parameter == "records"
+
+
+def test_a_unit_without_labels_whose_column_is_in_the_table_is_told_of():
+    visits = pd.DataFrame({"age": X[:, 0], "customer_id": np.arange(60) // 3})
+    labels = visits["customer_id"].to_numpy()
+    for unit, column in (("customer", "customer_id"), ("Customer", "ID_customer")):
+        table = visits.rename(columns={"customer_id": column})
+        with pytest.warns(UserWarning, match=f"has a column '{column}'"):
+            made(table, unit=unit, schema=table[:0])
+    for quiet in (PrivacyUnit("visit"), PrivacyUnit("customer", groups=labels)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            made(visits, unit=quiet, schema=visits[:0])
+    with pytest.raises(TypeError) as raised:
+        made(visits, unit="customer", groups=labels)
+    assert any("groups: unit=PrivacyUnit" in note for note in raised.value.__notes__)
+
+
+def test_a_strategy_that_does_not_suit_the_score_leaves_no_ledger(tmp_path):
+    place = tmp_path / "study.db"
+    kept = Privacy(ledger=place, dataset="study")
+    with pytest.raises(InputError, match=r"^scoring="):
+        search(strategy="choice", scoring="roc_auc", privacy=kept).fit(
+            X[:30], Y[:30], X[30:], Y[30:]
+        )
+    assert not place.exists()
 
 
 def search(**settings):

@@ -5,6 +5,7 @@ from the default model's by nothing in the mean.
 import dataclasses
 import itertools
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.queries import ClippedMean
 from dpbo.search import Choice
+from dpbo.search.problem import Problem
 from dpbo.search.recommendation import Recommendation, exceeded
 from dpbo.search.scorings import scoring_named
 from dpbo.search.training import Trainer
@@ -77,7 +79,7 @@ def offline(budget):
     )
     trainer = Trainer.of(search, X, Y)
     scoring = scoring_named("accuracy", None, Y)
-    return search._problem(curator, trainer, scoring, None, split=False, whole=True)
+    return Problem.of(search._task(trainer, scoring, None, split=False), curator, Fraction(1))
 
 
 def std_of(curator, mechanism, query):

@@ -22,6 +22,7 @@ from dpbo.accounting import GDPFilter, PureFilter
 from dpbo.errors import InputError, UsageError
 from dpbo.objective import NoiseWarning
 from dpbo.search import Auto, Choice, WeightedCV, rehearsal
+from dpbo.search.problem import Problem
 from dpbo.search.public_scores import Features, PublicScores
 from dpbo.search.recommendation import clip_of, exceeded
 from dpbo.search.scorings import scoring_named
@@ -226,7 +227,7 @@ def offline(public, units, budget=BUDGET):
     search = make(budget=budget)
     trainer = Trainer.of(search, *TRAIN)
     scoring = scoring_named("true_class_probability", None, TRAIN[1])
-    problem = search._problem(curator, trainer, scoring, None, split=False, whole=True)
+    problem = Problem.of(search._task(trainer, scoring, None, split=False), curator, Fraction(1))
     return dataclasses.replace(problem, public=public)
 
 

@@ -181,7 +181,7 @@ def test_an_editable_install_is_a_plain_path_that_type_checkers_follow(tmp_path)
 def test_a_users_script_is_type_checked_strictly_against_the_stubs(tmp_path):
     script = tmp_path / "use.py"
     script.write_text(
-        "import dpbo\nfrom dpbo.algorithms import DPGIBO\nreveal_type(dpbo.Budget(1.0,"
+        "import dpbo\nfrom dpbo.gibo import DPGIBO\nreveal_type(dpbo.Budget(1.0,"
         " 1e-6))\nreveal_type(DPGIBO.run)\n"
     )
     done = subprocess.run(

@@ -24,6 +24,11 @@ from tools.readme import blocks, form
 
 # Two seconds and more each.
 LONG = ("dp-sgd", "optuna-ax", "tune-dp-sgd")
+PAGES = [
+    pytest.param(page, marks=pytest.mark.deep if page.stem in LONG else ())
+    for page in sorted((ROOT / "docs" / "how-to").glob("*.md"))
+    if page.stem not in ("index", "pictures-and-report")
+]
 
 
 @pytest.mark.usefixtures("seeded_noise", "unknown_records")
@@ -72,20 +77,16 @@ def unknown_records():
 
 @pytest.mark.usefixtures("seeded_noise", "unknown_records")
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.deep)])
-def test_each_how_to_page_runs_after_the_lines_of_the_first(long, tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_each_how_to_page_runs_after_the_lines_of_the_first(page, tmp_path, monkeypatch):
     # BoTorch would compile a kernel of one page's acquisition for most of a minute.
     monkeypatch.setattr(logei, "_load_attempted", True, raising=False)
-    for page in sorted((ROOT / "docs" / "how-to").glob("*.md")):
-        if page.stem not in ("index", "pictures-and-report") and (page.stem in LONG) == long:
-            (folder := tmp_path / page.stem).mkdir()
-            monkeypatch.chdir(folder)
-            # A reader runs each page in a process of its own, and a folder of its own.
-            protected_tables.put_back([])
-            monkeypatch.setenv("DPBO_STATE", str(folder / "state"))
-            code = "".join(blocks("docs/how-to/index.md") + blocks(page))
-            code = code.replace("evaluations=30", "evaluations=11")
-            exec(compile(code, page.name, "exec"), {})
+    # A reader runs each page in a folder of its own.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DPBO_STATE", str(tmp_path / "state"))
+    code = "".join(blocks("docs/how-to/index.md") + blocks(page))
+    code = code.replace("evaluations=30", "evaluations=11")
+    exec(compile(code, page.name, "exec"), {})
 
 
 # By other noise the recommended weights are at times the default's, which are printed as None.

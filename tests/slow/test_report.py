@@ -262,6 +262,9 @@ def test_a_fitted_search_reports_what_it_recommends(tmp_path):
                 )
                 tested = searched and not search.recommendation_.kept
                 assert (parameters in alone) is tested, "the ledger names what was tested"
+                assert ("difference of the scores to a reference model's" in alone) is searched
+                named = "'{dataset}'" if "ledger" not in place else f"{strategy.name}.db"
+                assert f"ledger verify {named.format(**place)} --expect" in alone
                 assert not re.search(
                     r"Filter|ClippedMean|CandidateScores|x0|number \d+ was|dpbo\.testing", alone
                 )
