@@ -7,6 +7,7 @@ from dpbo.errors import MissingLibrary
 
 EXTRAS = {
     "ax": ("ax",),
+    "federated": ("cryptography",),
     "gpu": ("triton",),
     "http": ("httpx", "starlette"),
     "optuna": ("optuna",),

@@ -21,6 +21,7 @@ for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[variable] = "1"
 OPTIONAL = (
     "ax",
+    "cryptography",
     "distributed",
     "dp_accounting",
     "httpx",

@@ -34,7 +34,7 @@ from dpbo.curator.handle import Handle
 from dpbo.curator.hidden_draws import HiddenDraws
 from dpbo.curator.pricing import Noise, slot_noise
 from dpbo.curator.ranks import OneProcess, Ranks, collective
-from dpbo.curator.releasing import Releases, noised, terms_of
+from dpbo.curator.releasing import Charged, Releases, noised, terms_of
 from dpbo.curator.reservation import Reservation
 from dpbo.curator.statements import BudgetUse, compose_statement
 from dpbo.entropy import system_entropy
@@ -155,7 +155,7 @@ class Curator(Opaque):
         entropy: source of noise. Anything but the default voids the statement; for tests.
         ranks: `Ranks()`, where the records are this process's shard of what several hold together.
             Then every rank calls the same methods in the same order; `ledger` and `entropy` are the
-            first rank's.
+            first rank's, or with `Ranks(trust="sum")` each rank's own.
         device: where records are scored, such as "cuda", if they do not lie there: every question
             copies them there block by block, so they may be larger than the device. They must be
             tensors, or a tuple or dict of these; copies are fast and overlap with the score where
@@ -241,10 +241,14 @@ class Curator(Opaque):
             return Ledger(place, dataclasses.replace(birth, units=self.units))
 
         # With SQLAlchemy, a tenth of the time that torch takes.
-        from dpbo.curator.shared_ledger import SharedLedger
+        from dpbo.curator.shared_ledger import OwnLedger, SharedLedger
         from dpbo.ledger.ledger import Ledger
 
-        self._shared = SharedLedger(self._ranks, opening)
+        self._shared: SharedLedger | OwnLedger
+        if ranks is not None and ranks.trust == "sum":
+            self._shared = OwnLedger(ranks, opening)
+        else:
+            self._shared = SharedLedger(self._ranks, opening)
         self._releases = Releases(self._shared.own, allow_conditional=allow_conditional)
         # Kept now, because a Source may not load again.
         self._device = self.__view.device
@@ -274,8 +278,8 @@ class Curator(Opaque):
             self.assume("conditional-allowed")
         if allow_repeated:
             self.assume("repeated-records")
-        if self.ranks > 1 and own_unit.groups is None:
-            self.assume("shards-are-disjoint")
+        for name in self._ranks.assumptions(grouped=birth.grouped):
+            self.assume(name)
         if repeatable:
             self._note("void", "noise came from a source that can be repeated")
         # The guarantee of pure DP has no delta.
@@ -439,13 +443,19 @@ class Curator(Opaque):
         of that name. With `used`, a reservation that has used another number of slots refuses,
         uncharged (LedgerError): another process released from it.
         """
+        mechanism = self._ranks.in_shares(mechanism)
         question = (list(handles), mechanism, name, reservation, used)
-        release = functools.partial(
-            self._shared.change,
-            f"release {name}",
-            question,
-            functools.partial(self._released, *question),
-        )
+
+        def charge() -> Charged | None:
+            answers = {handle: self._answer(handle) for handle in handles}
+            return self._releases.charge(answers, mechanism, name, reservation, used)
+
+        def draw(charged: Charged | None) -> tuple[Release, ...]:
+            if charged is not None:
+                self._releases.draw(charged, self._draw)
+            return tuple(map(self._releases.value, handles))
+
+        release = functools.partial(self._shared.release, f"release {name}", question, charge, draw)
         with self._lock:
             if not handles:
                 return release()
@@ -522,7 +532,9 @@ class Curator(Opaque):
         if query is not None:
             self._require_askable(query)
             stated = {**terms_of(query), **stated}
-        mechanism, event = slot_noise(self.ledger, noise, budget, slots, query)
+        mechanism, event = slot_noise(
+            self.ledger, noise, budget, slots, query, in_shares=self._ranks.in_shares
+        )
         if budget is not None and not isinstance(noise, (Event, Mechanism)):
             stated = {"budget": describe_budget(budget), **stated}
 
@@ -651,19 +663,6 @@ class Curator(Opaque):
         self._mutated |= isinstance(outcome, Failure) and outcome.kind == "mutated"
         return outcome
 
-    def _released(
-        self,
-        handles: list[Handle],
-        mechanism: Mechanism,
-        name: str,
-        reservation: str | None,
-        used: int | None,
-    ) -> tuple[Release, ...]:
-        """The values of the handles, charged and drawn now where they were not before."""
-        answers = {handle: self._answer(handle) for handle in handles}
-        self._releases.release(answers, self._draw, mechanism, name, reservation, used)
-        return tuple(map(self._releases.value, handles))
-
     def _reserved(
         self,
         name: str,
@@ -698,10 +697,8 @@ class Curator(Opaque):
         are dealt to ranks does not matter.
         """
         mine = RowDigests.of(self.__view)
-        if not all(self._ranks.gather_mark(mine is not None)):
-            return None
-        assert mine is not None
-        return digest_of_sums(self._ranks.reduce_tensor(mine.sums()), key)
+        sums = self._ranks.add_digests(None if mine is None else mine.sums())
+        return None if sums is None else digest_of_sums(sums, key)
 
     def _note(self, kind: str, text: str) -> None:
         self._shared.change("note", (kind, text), lambda: self._shared.own.note(kind, text))
@@ -709,8 +706,9 @@ class Curator(Opaque):
     def _draw(
         self, handle: Handle, law: NoiseDistribution, mechanism: Mechanism, event: Event, entry: int
     ) -> Release:
+        query, answer = self._answer(handle)
         drawn, value, variance = noised(
-            *self._answer(handle), law, mechanism, self._entropy, units=self.units
+            query, answer, law, mechanism, self._entropy, units=self.units, total=self._ranks.total
         )
         return Release(value, variance, tuple(drawn.reshape(-1).tolist()), law, event, entry)
 

@@ -44,6 +44,7 @@ FAILURES = {
         " make a new Curator."
     ),
     "source": "The Source could not load the records in this process.",
+    "rank": "The evaluation failed on another rank, which alone knows why.",
 }
 """What a Failure says to those who may see the records."""
 _OF_FIT = "Raised by `fit`, before any private record was read."

@@ -5,7 +5,7 @@ answer of a question.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -123,10 +123,18 @@ def _drawable(kind: type[Kind], multiplier: float, slots: int) -> Kind:
 
 
 def slot_noise(
-    ledger: Ledger, noise: Noise, budget: BudgetOrShare | None, slots: int, query: Query | None
+    ledger: Ledger,
+    noise: Noise,
+    budget: BudgetOrShare | None,
+    slots: int,
+    query: Query | None,
+    *,
+    in_shares: Callable[[Mechanism], Mechanism],
 ) -> tuple[Mechanism | None, Event]:
     """The mechanism of each slot of a reservation, if it has one, and what a slot costs
     (`Curator.reserve`).
+
+    `in_shares` gives the noise that each rank draws (`Ranks.in_shares`).
 
     Raises:
         InputError: no budget for a class of mechanisms, or noise that cannot be drawn.
@@ -144,6 +152,7 @@ def slot_noise(
     else:
         remedy = "No privacy is the mechanism NoNoise(allow_not_private=True)."
         raise InputError("budget", None, "a Budget, or a share in (0, 1] of the curator's", remedy)
+    mechanism = in_shares(mechanism)
     if query is None:
         return mechanism, mechanism.event()
     noise_std(ledger, mechanism, query)

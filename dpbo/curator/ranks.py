@@ -18,16 +18,22 @@ are refused before anything is charged. Control messages go through gloo, in a g
 with a timeout; sums go through the given group where that is NCCL. A rank that dies or comes too
 late ends the step on all ranks with RankLost: its neighbours close their connections, so nobody
 waits on. All ranks and the network between them are trusted: sums are private and not encrypted.
+
+With `Ranks(trust="sum")` no rank trusts another, nor the network. Each keeps its partial sums and a
+ledger of its own. In a release every rank charges its own ledger, then adds its share of the noise
+and its masks (secure_sum.py), and sends that to all: the total is the release. Nothing that another
+rank sent is unpickled. Whether an evaluation failed is one bit of all ranks together.
 """
 
 import contextlib
 import dataclasses
 import datetime
 import functools
+import pathlib
 import pickle
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -41,15 +47,24 @@ from dpbo.errors import (
     RankFailed,
     RankLost,
     RanksDisagree,
+    RanksError,
     Unshown,
     UsageError,
 )
 from dpbo.fingerprint import fingerprint
-from dpbo.queries.integers import MOST_UNITS
+from dpbo.mechanisms.choice import ChoiceMechanism
+from dpbo.mechanisms.gaussian import GaussianMechanism
+from dpbo.mechanisms.mechanism import Integers, Mechanism
+from dpbo.mechanisms.no_noise import NoNoise
+from dpbo.mechanisms.shares import GaussianShare
+from dpbo.queries.integers import MOST_SUM, MOST_UNITS
 from dpbo.queries.query import Failure, Outcome
 from dpbo.records.labels import ALLOWED, LOOKALIKES, hash_labels
 from dpbo.records.view import PrivateView
-from dpbo.validation import warn
+from dpbo.validation import printable, warn
+
+if TYPE_CHECKING:
+    from dpbo.curator.secure_sum import Masks
 
 T = TypeVar("T")
 K = TypeVar("K", bound=type)
@@ -61,6 +76,9 @@ _LENGTH = 8
 # What a broadcast sends at once; only what is longer takes a second message.
 _FIRST = 1 << 13
 _FINE, _FAILURE, _ERROR = range(3)  # an error on one rank goes before a failure on another
+TRUST = ("all", "sum")
+# In standard deviations: no honest total lies further from the records' own sum.
+_FAR = 40
 
 
 class Ranks:
@@ -73,11 +91,23 @@ class Ranks:
     Args:
         group: a group of torch.distributed; omitted, all processes.
         timeout: how long a rank waits for the slowest one's evaluation before it gives up.
+        trust: "all", where every rank and the network may see partial sums; "sum", where they see
+            the noised total alone. Then each rank has a `ledger=` of its own, noise is Gaussian, in
+            shares, and the extra `federated` must be installed.
+        tolerate: with "sum", how many ranks may be curious, silent, or put together what they know.
+            The noise's standard deviation is sqrt(ranks / (ranks - tolerate)) times that of one
+            process.
+        key: with "sum", the file of this rank's private key, which
+            `openssl genpkey -algorithm x25519 -out FILE` makes; omitted, a key for this start.
+        fingerprints: with `key`, those of all ranks' keys, in any order, as
+            `openssl pkey -in FILE -pubout -outform DER | sha256sum` prints them. Omitted, who
+            relays messages is trusted not to exchange keys (`coordinator-relays-keys`).
 
     Attributes:
         rank: rank of this process in the group.
         world_size: number of processes in the group.
         steps: how many times the ranks compared what they ask for.
+        trust, tolerate: as given.
 
     Raises:
         InputError: torch.distributed is not initialised, or an argument is outside its range.
@@ -85,7 +115,14 @@ class Ranks:
     """
 
     def __init__(
-        self, group: Any = None, *, timeout: datetime.timedelta = datetime.timedelta(minutes=30)
+        self,
+        group: Any = None,
+        *,
+        timeout: datetime.timedelta = datetime.timedelta(minutes=30),
+        trust: str = "all",
+        tolerate: int = 1,
+        key: str | pathlib.Path | None = None,
+        fingerprints: Sequence[str] | None = None,
     ) -> None:
         if not dist.is_available() or not dist.is_initialized():
             raise UsageError(
@@ -100,6 +137,17 @@ class Ranks:
             raise InputError("group", group, "one that this process belongs to")
         self._members = dist.get_process_group_ranks(self._data)
         self.world_size = len(self._members)
+        if trust not in TRUST:
+            raise InputError("trust", trust, f"one of {TRUST}")
+        if trust == "all" and not (tolerate == 1 and key is None and fingerprints is None):
+            raise UsageError("tolerate, key and fingerprints go with trust='sum' alone.")
+        if fingerprints is not None and key is None:
+            raise UsageError("fingerprints go with a key that was made before: give key=FILE.")
+        if trust == "sum" and not 1 <= tolerate < self.world_size:
+            allowed = f"from 1 to one less than the {self.world_size} ranks"
+            raise InputError("tolerate", tolerate, allowed)
+        self.trust = trust
+        self.tolerate = tolerate
         self._id = ""
         self._step = "meet"
         self._lost = False
@@ -109,13 +157,23 @@ class Ranks:
             self._control = dist.new_group(
                 self._members, timeout=timeout, backend="gloo", use_local_synchronization=True
             )
+        # What is asked now, by which masks are keyed.
+        self._asked = b""
+        self._masks: Masks | None = None
+        if trust == "sum":
+            # Its library comes with an extra.
+            from dpbo.curator import secure_sum
+
+            exchange = self.all_gather
+            self._masks = secure_sum.Masks(self.rank, tolerate, key, fingerprints, exchange)
 
     def run_together(self, title: str, question: Iterable[Any], work: Callable[[], T]) -> T:
         """`work()` of this rank, once all ask the same. Where it raises on one rank, it is given up
         on all.
 
         A rank that raised gets its own error. The others get the first such rank's, or RankFailed
-        where that is not one of dpbo's errors. A Failure of one rank is returned on all.
+        where that is not one of dpbo's errors, and always with trust="sum". A Failure of one rank
+        is returned on all.
         """
         self._require_same(title, question)
         value, error = _attempt(work)
@@ -124,29 +182,39 @@ class Ranks:
         worst = max(marks)
         if worst == _FINE:
             return cast(T, value)
+        if self._masks is not None:
+            raise error or RankFailed(marks.index(worst), "an error")
         return self._broadcast(marks.index(worst), value, error)
 
     def run_on_rank_0(self, title: str, question: Iterable[Any], work: Callable[[], T]) -> T:
-        """`work()` of rank 0, or its error, on every rank."""
+        """`work()` of rank 0, or its error, on every rank; with trust="sum" each rank's own."""
+        if self._masks is not None:
+            return self.run_together(title, question, work)
         self._require_same(title, question)
         return self._broadcast(0, *(_attempt(work) if self.rank == 0 else (None, None)))
 
     def reduce(self, title: str, question: Iterable[Any], work: Callable[[], Outcome]) -> Outcome:
         """The exact sum of all ranks' answers on rank 0; elsewhere zeros of the same shape. What an
-        answer keeps stays with its rank.
+        answer keeps stays with its rank. With trust="sum" each rank's own answer, or a Failure or
+        error where one failed on any rank.
         """
+        if self._masks is not None:
+            return self._own_outcome(title, question, work)
         outcome = self.run_together(title, question, work)
         if isinstance(outcome, Failure):
             return outcome
         return dataclasses.replace(outcome, numerators=self.reduce_tensor(outcome.numerators))
 
     def count_units(self, view: PrivateView, labels: Any, *, public: bool) -> PrivateView:
-        """This rank's shard, with the number of all units where that is public.
+        """This rank's shard, with the number of all units where that is public. With trust="sum"
+        labels are compared with nobody's.
 
         Raises:
             InputError: on all ranks: a unit has records on two of them, or there are no units, or
                 too many to be summed exactly.
         """
+        if self._masks is not None:
+            return self._count_own_units(view, public=public)
         total = int(self.reduce_tensor(torch.tensor([view.units], device="cpu"))[0])
 
         def public_total() -> int | None:
@@ -168,6 +236,85 @@ class Ranks:
         question.
         """
         return self._id
+
+    def assumptions(self, *, grouped: bool) -> list[str]:
+        """What the statement assumes of the ranks; `grouped`: whether units have labels."""
+        if self._masks is None:
+            return [] if grouped or self.world_size == 1 else ["shards-are-disjoint"]
+        relayed = [] if self._masks.compared else ["coordinator-relays-keys"]
+        followed = f"ranks-follow-the-protocol: all but {self.tolerate} of {self.world_size}"
+        return ["people-are-disjoint", followed, *relayed]
+
+    def in_shares(self, mechanism: Mechanism) -> Mechanism:
+        """The noise that each rank draws. Raises InputError where no sum of shares is proved."""
+        if self._masks is None or isinstance(mechanism, (GaussianShare, NoNoise)):
+            return mechanism
+        if type(mechanism) is not GaussianMechanism:
+            remedy = "Give the Curator accounting=GDPFilter(), which pays for it."
+            if isinstance(mechanism, ChoiceMechanism):
+                remedy = (
+                    "A sum shows every score: release all of them with Gaussian noise, and take the"
+                    " best; in a DPSearch, strategy=Auto(first='weighted_cv') or 'bo'."
+                )
+            raise InputError(
+                "mechanism",
+                type(mechanism).__name__,
+                "GaussianMechanism with Ranks(trust='sum'), whose shares add up to a proved law",
+                remedy,
+            )
+        return GaussianShare(mechanism.noise_multiplier, self.world_size, self.tolerate)
+
+    def add_digests(self, mine: Tensor | None) -> Tensor | None:
+        """The sum of all ranks' digests of rows on rank 0, None where one has none; with
+        trust="sum" this rank's own.
+        """
+        if self._masks is not None:
+            return mine
+        if not all(self.gather_mark(mine is not None)):
+            return None
+        assert mine is not None
+        return self.reduce_tensor(mine)
+
+    def total(self, drawn: Integers, law: Any, quanta: Sequence[float]) -> Integers:
+        """What is released of the noised sum that this rank drew: with trust="sum" the total of all
+        ranks, else that sum.
+
+        A number that no honest total reaches is refused: a random word passes with probability
+        2^-2 quantum / grid, which is 2^-23 for the mean of a million units at multiplier 10.
+
+        Raises:
+            RanksError: the masks did not cancel.
+        """
+        if self._masks is None:
+            return drawn
+        total = self._sum(drawn, law.to_json())
+        margin = _FAR * np.asarray(law.std) / np.asarray(law.grid) + self.world_size
+        most = MOST_SUM * (np.asarray(quanta) / np.asarray(law.grid)) + margin
+        if (np.abs(total.astype(np.float64)) > most).any():
+            raise RanksError(
+                "the ranks' masks do not cancel: a rank sent something else, or its ledger differs."
+                " The charge stands, and nothing was released."
+            )
+        return total
+
+    def key_by(self, *parts: Any) -> None:
+        """Key masks by these as well: sums come out only where all ranks give the same."""
+        self._asked = fingerprint((self._asked, *parts))
+
+    def send(self, source: int, message: bytes) -> bytes:
+        """The bytes of rank `source`, on every rank."""
+        packed = len(message).to_bytes(_LENGTH, "little") + message
+        received = b""
+        size = _FIRST
+        with self._connected():
+            while len(received) < size:
+                part = packed[len(received) : size].ljust(size - len(received), b"\0")
+                sent = torch.frombuffer(bytearray(part), dtype=torch.uint8)
+                dist.broadcast(sent, src=self._members[source], group=self._control)
+                received += sent.numpy().tobytes()
+                end = _LENGTH + int.from_bytes(received[:_LENGTH], "little")
+                size = max(size, end)
+        return received[_LENGTH:end]
 
     def reduce_tensor(self, numbers: Tensor) -> Tensor:
         """The int64 sum over ranks on rank 0; zeros elsewhere."""
@@ -212,6 +359,51 @@ class Ranks:
             )
         return received
 
+    def _sum(self, numbers: Integers, about: Any) -> Integers:
+        """The sum over ranks, modulo 2^64, of which no rank sees another part."""
+        assert self._masks is not None
+        words = self._masks.masked(numbers, fingerprint((self._asked, about)))
+        return self._masks.total(self.all_gather(words)).reshape(numbers.shape)
+
+    def _own_outcome(
+        self, title: str, question: Iterable[Any], work: Callable[[], Outcome]
+    ) -> Outcome:
+        """This rank's answer, if all ranks have one: a rank that failed adds a random word to
+        zeros, so that all learn whether one did, and no more.
+        """
+        self._require_same(title, question)
+        value, error = _attempt(work)
+        failed = error is not None or isinstance(value, Failure)
+        word = system_entropy(_LENGTH) if failed else bytes(_LENGTH)
+        others = self._sum(np.frombuffer(word, dtype="<i8"), "failed")
+        if error is not None:
+            raise error
+        if others.any() and not failed:
+            return Failure("rank")
+        return cast(Outcome, value)
+
+    def _count_own_units(self, view: PrivateView, *, public: bool) -> PrivateView:
+        """`count_units` where each rank's number stays its own.
+
+        With a total below its own number a rank's sum might overflow, whoever lied about theirs;
+        with a private number each rank sees to its part of the largest one.
+        """
+        total = None
+        most = MOST_UNITS // self.world_size
+        if public:
+            self._require_same("count units", ())
+            most = total = int(self._sum(np.array([view.units]), "units")[0])
+
+        def require_few() -> None:
+            if not (view.units <= most <= MOST_UNITS and most > 0):
+                raise UsageError(
+                    "all ranks together must have at least one record and at most"
+                    f" {MOST_UNITS} units, and each must send its own number."
+                )
+
+        self.run_together("agree on the number of units", (total,), require_few)
+        return dataclasses.replace(view, public_units=total)
+
     def _require_disjoint(self, labels: Any) -> None:
         """Raises InputError, on every rank alike, where two ranks have a label in common, or labels
         of different kinds, such as 3 and "3".
@@ -253,10 +445,12 @@ class Ranks:
         self._step = title
         self.steps += 1
         shown = title.encode()[:_TITLE].ljust(_TITLE)
-        rows = self.all_gather(fingerprint((title, *question)) + uuid.uuid4().bytes + shown)
+        self._asked = fingerprint((title, *question))
+        rows = self.all_gather(self._asked + uuid.uuid4().bytes + shown)
         if others := [rank for rank, row in enumerate(rows) if row[:_DIGEST] != rows[0][:_DIGEST]]:
             raise RanksDisagree(
-                [row[_DIGEST + _ID :].decode(errors="replace").strip() for row in rows], others
+                [printable(row[_DIGEST + _ID :].decode(errors="replace").strip()) for row in rows],
+                others,
             )
         self._id = rows[0][_DIGEST : _DIGEST + _ID].hex()
 
@@ -264,25 +458,13 @@ class Ranks:
         """The value or error of rank `source`, on every rank. A rank with an error of its own
         raises that.
         """
-        message = b""
-        if self.rank == source:
-            packed = _pack(value, error, source)
-            message = len(packed).to_bytes(_LENGTH, "little") + packed
-        received = b""
-        size = _FIRST
-        with self._connected():
-            while len(received) < size:
-                part = message[len(received) : size].ljust(size - len(received), b"\0")
-                sent = torch.frombuffer(bytearray(part), dtype=torch.uint8)
-                dist.broadcast(sent, src=self._members[source], group=self._control)
-                received += sent.numpy().tobytes()
-                end = _LENGTH + int.from_bytes(received[:_LENGTH], "little")
-                size = max(size, end)
+        message = _pack(value, error, source) if self.rank == source else b""
+        received = self.send(source, message)
         if error is not None:
             raise error
         if self.rank == source:
             return value
-        theirs, failed = pickle.loads(received[_LENGTH:end])
+        theirs, failed = pickle.loads(received)
         if failed is not None:
             raise failed
         return theirs
@@ -327,13 +509,21 @@ class OneProcess:
         """A random name for a handle."""
         return uuid.uuid4().hex
 
-    def gather_mark(self, mark: int) -> list[int]:
-        """The number alone."""
-        return [mark]
+    def assumptions(self, *, grouped: bool) -> list[str]:
+        """Nothing."""
+        return []
 
-    def reduce_tensor(self, numbers: Tensor) -> Tensor:
-        """The numbers as they are."""
-        return numbers
+    def in_shares(self, mechanism: Mechanism) -> Mechanism:
+        """The mechanism as it is."""
+        return mechanism
+
+    def add_digests(self, mine: Tensor | None) -> Tensor | None:
+        """The digests as they are."""
+        return mine
+
+    def total(self, drawn: Any, law: Any, quanta: Sequence[float]) -> Any:
+        """What was drawn."""
+        return drawn
 
 
 def collective(*names: str) -> Callable[[K], K]:
@@ -360,10 +550,10 @@ def _told(method: Callable[..., T]) -> Callable[..., T]:
         steps = ranks.steps
         try:
             return method(self, *args, **kwargs)
-        except Exception as error:
+        except Exception:
             if steps == ranks.steps:
                 with contextlib.suppress(RanksDisagree):
-                    ranks.run_on_rank_0("refuse an argument", (str(error),), lambda: None)
+                    ranks.run_on_rank_0("refuse an argument", (), lambda: None)
             raise
 
     return told

@@ -27,6 +27,27 @@ if TYPE_CHECKING:
 _MOST_STEPS = 1 << 61
 Answer = tuple[Query, IntegerSum]
 Draw = Callable[[Handle, NoiseDistribution, Mechanism, Event, int], Release]
+# What is released of the noised sum that this process drew (`Ranks.total`).
+Total = Callable[[Any, Any, Sequence[float]], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Charged:
+    """A charge whose noise is not drawn yet.
+
+    Attributes:
+        entry: its number in the ledger.
+        name: its name there.
+        event: what it cost.
+        mechanism: its noise.
+        laws: the law of each handle's noise.
+    """
+
+    entry: int
+    name: str
+    event: Event
+    mechanism: Mechanism
+    laws: dict[Handle, NoiseDistribution]
 
 
 class Releases:
@@ -45,19 +66,15 @@ class Releases:
         self._charged = weakref.WeakKeyDictionary[Handle, Release | None]()
         self._drawn: list[tuple[int, str, list[tuple[Handle, Release]]]] = []
 
-    def release(
+    def charge(
         self,
         answers: dict[Handle, Answer],
-        draw: Draw,
         mechanism: Mechanism,
         name: str,
         reservation: str | None,
         used: int | None,
-    ) -> None:
-        """Charge, draw and store what was not charged before.
-
-        Args:
-            draw: `draw(handle, law, mechanism, event, entry)`, the handle's answer with noise.
+    ) -> Charged | None:
+        """Charge what was not charged before; None where there is nothing.
 
         Raises:
             ReleaseLost: a value is lost. Nothing is charged.
@@ -65,7 +82,7 @@ class Releases:
         self.store()
         fresh = self._uncharged(answers)
         if not fresh:
-            return
+            return None
         birth = self._ledger.birth
         laws = []
         for query, answer in map(answers.__getitem__, fresh):
@@ -77,11 +94,20 @@ class Releases:
         self.require_allowed(set().union(*map(conditions_of, queries)))
         slots = list(map(slot_of, fresh, queries))
         entry = self._charge(fresh, name, event, slots, reservation, used)
+        return Charged(entry, name, event, mechanism, dict(zip(fresh, laws, strict=True)))
+
+    def draw(self, charged: Charged, draw: Draw) -> None:
+        """Draw and store what was just charged.
+
+        Args:
+            draw: `draw(handle, law, mechanism, event, entry)`, the handle's answer with noise.
+        """
+        entry = charged.entry
         drawn = [
-            (handle, draw(handle, law, mechanism, event, entry))
-            for handle, law in zip(fresh, laws, strict=True)
+            (handle, draw(handle, law, charged.mechanism, charged.event, entry))
+            for handle, law in charged.laws.items()
         ]
-        self._drawn.append((entry, name, drawn))
+        self._drawn.append((entry, charged.name, drawn))
         self.store()
 
     def require_allowed(self, data_assumptions: Iterable[str]) -> None:
@@ -220,8 +246,10 @@ def noised(
     entropy: Entropy,
     *,
     units: int | None,
+    total: Total | None = None,
 ) -> tuple[Any, Tensor, Tensor]:
-    """What was drawn, the value that it stands for, and the value's variance.
+    """What was drawn, the value that it stands for, and the value's variance. `total`
+    gives what all ranks release together.
 
     Whatever the caller has set for devices and numpy's errors: an error now would lose what was
     charged, and one of underflow, or a warning, would tell of records.
@@ -232,6 +260,8 @@ def noised(
         if isinstance(mechanism, ChoiceMechanism):
             numerators = _with_offsets(numerators, answer.quanta, affine)
         drawn = mechanism._sample(numerators, answer.quanta, distribution, entropy)
+        if total is not None:
+            drawn = total(drawn, distribution, answer.quanta)
         published = mechanism.publish(drawn, distribution, affine)
     value, variance = map(torch.from_numpy, published)
     return drawn, value, variance

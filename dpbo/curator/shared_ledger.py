@@ -1,18 +1,30 @@
-"""The ledger of a curator on one process or several: rank 0 alone opens it and writes to it, and
-every rank reads a copy (ranks.py).
+"""The ledger of a curator on one process or several (ranks.py): of ranks that trust each other rank
+0 alone opens it and writes to it, and every rank reads a copy; of others each has its own.
 """
 
 import contextlib
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, TypeVar, cast
 
 from dpbo.curator.ranks import OneProcess, Ranks
-from dpbo.errors import LedgerError, LedgerUnavailable, PrivacyError
-from dpbo.ledger.entries import Record, table
+from dpbo.errors import (
+    LedgerError,
+    LedgerMismatch,
+    LedgerUnavailable,
+    PrivacyError,
+    UsageError,
+)
+from dpbo.events import event_from_json
+from dpbo.ledger.entries import Record, Reserved, dump, table
 from dpbo.ledger.ledger import Ledger
 from dpbo.ledger.storage import Storage
 
 T = TypeVar("T")
+C = TypeVar("C")
+# What the body of an entry says of its own ledger or machine alone.
+_OWN = ("id", "cap", "run_by")
 
 
 class LedgerCopy(Ledger):
@@ -106,3 +118,128 @@ class SharedLedger:
         if refused is not None:
             raise refused
         return cast(T, value)
+
+    def release(
+        self,
+        title: str,
+        question: Iterable[Any],
+        charge: Callable[[], C],
+        draw: Callable[[C], T],
+    ) -> T:
+        """`draw(charge())` of rank 0, on every rank."""
+        return self.change(title, question, lambda: draw(charge()))
+
+
+class OwnLedger:
+    """The ledger of a rank that does not trust the others: all ranks write the same entries, each
+    to its own ledger, and none goes on where another one's differ.
+
+    A rank that stopped earlier than others, or lost its ledger, first adds what they hold beyond
+    its own entries, as if it were charged anew: so nothing is forgotten, and its own cap counts.
+
+    Args:
+        ranks: the processes.
+        opening: opens this rank's ledger.
+
+    Attributes:
+        own, seen: this rank's ledger.
+
+    Raises:
+        LedgerMismatch: this ledger and another rank's hold different entries.
+        UsageError: two ranks opened the same ledger.
+    """
+
+    def __init__(self, ranks: Ranks, opening: Callable[[], Ledger]) -> None:
+        self._ranks = ranks
+        self.own = self.seen = ranks.run_together("open the ledger", (), opening)
+        self._head = hashlib.sha256()
+        self._read = -1
+        self._catch_up()
+
+    def head(self) -> str:
+        """A digest of all entries, but for what is each ledger's own."""
+        for record in self.own.records(after=self._read):
+            self._head.update(dump(_common(record)).encode())
+            self._read = record.seq
+        return self._head.hexdigest()
+
+    def change(self, title: str, question: Iterable[Any], work: Callable[[], T]) -> T:
+        """`work()` of each rank, where all ledgers hold the same entries."""
+        head = self.head()
+        shown = f"{title} after entry {self._read} ({head[:8]})"
+        return self._ranks.run_together(shown, (head, *question), work)
+
+    def release(
+        self,
+        title: str,
+        question: Iterable[Any],
+        charge: Callable[[], C],
+        draw: Callable[[C], T],
+    ) -> T:
+        """`draw(charge())` of each rank: none draws before all have charged."""
+        charged = self.change(title, question, charge)
+        self._ranks.key_by(self.head())
+        return draw(charged)
+
+    def _catch_up(self) -> None:
+        """Add the entries that the longest of all ledgers holds beyond this one's."""
+        mine = [_common(record) for record in self.own.records()]
+        identity = hashlib.sha256(self.own.id.encode()).digest()
+        rows = self._ranks.all_gather(identity + len(mine).to_bytes(8, "little"))
+        if len({row[:32] for row in rows}) < len(rows):
+            raise UsageError(
+                "two ranks opened the same ledger: with Ranks(trust='sum') each has its own. Give"
+                " each rank another ledger=."
+            )
+        lengths = [int.from_bytes(row[32:], "little") for row in rows]
+        longest = lengths.index(max(lengths))
+        if len({*lengths}) == 1:
+            return
+        theirs = json.loads(self._ranks.send(longest, dump(mine).encode()))
+
+        def add() -> None:
+            if theirs[: len(mine)] != mine:
+                raise LedgerMismatch(
+                    "ledger",
+                    f"{len(mine)} entries",
+                    f"{len(theirs)} entries of rank {longest}, which differ from the first on",
+                    "Each rank opens the ledger that it had when they ran together before.",
+                )
+            for entry in theirs[len(mine) :]:
+                _write(self.own, *entry)
+
+        self._ranks.run_together("catch up", (), add)
+
+
+def _common(record: Record) -> list[Any]:
+    """What an entry says that is the same in the ledgers of all ranks."""
+    body = {name: value for name, value in record.body.items() if name not in _OWN}
+    return [record.kind, record.name, record.reservation, record.answers, body]
+
+
+def _write(
+    ledger: Ledger,
+    kind: str,
+    name: str,
+    reservation: str | None,
+    answers: int | None,
+    body: dict[str, Any],
+) -> None:
+    """Add another rank's entry as one of this ledger's own, within its cap."""
+    if kind == "reserve":
+        reserved = Reserved.of(name, body)
+        ledger.reserve(
+            name,
+            reserved.event,
+            reserved.slots,
+            reserved.terms,
+            parallel=reserved.parallel,
+            limit=reserved.limit,
+        )
+    elif kind == "charge":
+        event = event_from_json(body.pop("event"))
+        ledger.charge(name, event, body, reservation)
+    elif kind == "value":
+        ledger.store(cast(int, answers), name, body["values"])
+    else:
+        ledger.note(kind, name)

@@ -107,6 +107,21 @@ _ASSUMPTIONS = {
         " place"
     ),
     "shards-are-disjoint": "no record was given to two processes",
+    "people-are-disjoint": (
+        "no unit has records at two of the ranks, which compare no labels: for one at r ranks mu,"
+        " or pure epsilon, is up to r times as large"
+    ),
+    "ranks-follow-the-protocol": (
+        "so many ranks run this code and tell nobody what they hold; the others, the same ones from"
+        " the first release to the last, may add no noise or put together what they know. A rank"
+        " that sends something else can make a value wrong, but learns no more. Ranks see how long"
+        " each other takes, and that must not depend on the records"
+    ),
+    "coordinator-relays-keys": (
+        "who relays messages between the ranks did not exchange their public keys, whose"
+        " fingerprints were not given. If they were exchanged, each rank's own noised sums are"
+        " seen: mu is then up to sqrt(ranks - tolerate) times as large"
+    ),
     "rows-stand-alone": (
         "each protected row was computed from its own record, and from public ones: no scaler,"
         " imputer or encoder was fitted to protected rows, as to a whole table before it was split"
@@ -232,7 +247,7 @@ def compose_statement(
             noted.append(text)
     of_scores = "score-keeps-nothing" if birth.one_at_a_time else "score-per-record"
     assumed = {
-        name: _ASSUMPTIONS.get(name, _NOTED)
+        name: _ASSUMPTIONS.get(name.partition(":")[0], _NOTED)
         for name in (of_scores, "rows-stand-alone", "score-total", "timing-not-observed", *noted)
     }
     split = _split(facts)

@@ -78,13 +78,17 @@ class AdditiveMechanism(Mechanism):
     def event(self, count: int = 1) -> Event:
         return self.kind(self.noise_multiplier, count)
 
-    def distribution(
-        self, sensitivity: Sensitivity, quanta: Sequence[float]
-    ) -> AdditiveDistribution:
-        scale = tuple(
+    def scale(self, sensitivity: Sensitivity) -> tuple[float, ...]:
+        """Scale parameter of the noise on each number."""
+        return tuple(
             self.noise_multiplier * self.norm(sensitivity) * unit * ROUND_UP
             for unit in sensitivity.scale
         )
+
+    def distribution(
+        self, sensitivity: Sensitivity, quanta: Sequence[float]
+    ) -> AdditiveDistribution:
+        scale = self.scale(sensitivity)
         std = self.std(len(scale))
         distribution = AdditiveDistribution(
             self.kind.mechanism,

@@ -26,6 +26,7 @@ from dpbo.errors import InputError
 
 MOST_ROWS_PER_UNIT = 1 << 22
 MOST_UNITS = 1 << 32
+MOST_SUM = 1 << 61
 _BITS = 39
 # the sum of this many lattice numbers of 2^39 stays below 2^53
 _EXACT_BLOCK = 1 << 13

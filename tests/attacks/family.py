@@ -29,6 +29,7 @@ AUDITS = (
     "dpgibo",
     "objective",
     "mixture",
+    "hospitals",
     "noise 0.7: gaussian",
     "noise 0.7: laplace",
     "noise 0.7: dpgibo",

@@ -72,6 +72,7 @@ CLASSES = {
         "a user's own query or mechanism, as the documentation teaches it, breaks its declared"
         " bound"
     ),
+    "A37": "a rank, or who relays messages, learns what another rank holds",
 }
 BEGIN = "<!-- attacks: written by python -m tests.attacks.marks -->\n"
 END = "<!-- attacks end -->"

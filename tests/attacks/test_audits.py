@@ -228,8 +228,8 @@ def test_the_best_of_two_hidden_runs_is_as_private_as_it_says_and_no_more(measur
     selection's event at delta 0.
     """
     claim = compose([SelectionEvent(base=(LaplaceEvent(1.0),), run_count=TWO)], delta=0.0).epsilon
-    found = audited("private selection", best_of_two_runs(4), runs=40_000, threshold=0.0)
-    measured(40_000, found.epsilon(0.0), claim, least=0.9)
+    found = audited("private selection", best_of_two_runs(4), runs=60_000, threshold=0.0)
+    measured(60_000, found.epsilon(0.0), claim, least=0.9)
 
 
 @attack("A10")

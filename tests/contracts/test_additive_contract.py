@@ -1,8 +1,13 @@
-"""Gaussian and Laplace noise under the mechanism contract."""
+"""Gaussian noise, alone and in shares, and Laplace noise under the mechanism contract."""
 
+import dataclasses
+import math
+
+import numpy as np
 from scipy.stats import laplace, norm
 
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
+from dpbo.mechanisms.shares import GaussianShare
 from tests.attacks.marks import attack
 from tests.contracts.mechanism_contract import MechanismContract
 
@@ -14,6 +19,38 @@ class TestGaussian(MechanismContract):
 
     def mechanism(self):
         return GaussianMechanism(3.0)
+
+    def cdf(self, noise, scale):
+        return norm.cdf(noise, scale=scale)
+
+
+class HonestShares(GaussianMechanism):
+    """What ranks release of five, of which two add nothing: three shares, each with a part of the
+    sum.
+    """
+
+    share = GaussianShare(3.0, ranks=5, tolerate=2)
+
+    def distribution(self, sensitivity, quanta):
+        law = self.share.distribution(sensitivity, quanta)
+        return dataclasses.replace(law, scale=tuple(math.sqrt(3) * s for s in law.scale))
+
+    def _sample(self, numerators, quanta, distribution, entropy):
+        law = dataclasses.replace(
+            distribution, scale=tuple(s / math.sqrt(3) for s in distribution.scale)
+        )
+        whole = np.asarray(numerators)
+        parts = (whole // 3 + 12_345, whole // 7, whole - whole // 3 - whole // 7 - 12_345)
+        return sum(self.share._sample(part, quanta, law, entropy) for part in parts)
+
+
+@attack("A1", "A2")
+class TestShares(MechanismContract):
+    covers = GaussianShare
+    norm = "l2"
+
+    def mechanism(self):
+        return HonestShares(3.0)
 
     def cdf(self, noise, scale):
         return norm.cdf(noise, scale=scale)

@@ -126,7 +126,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a query fails after it was charged",
-        where="dpbo.curator.releasing:Releases.release",
+        where="dpbo.curator.releasing:Releases.charge",
         old="require_expressible(query, answer.quanta, law, mechanism, birth.units)",
         new="pass",
         test=(
@@ -582,9 +582,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "noise of seven tenths of its scale",
-        where="dpbo.mechanisms.additive:AdditiveMechanism.distribution",
-        old="scale = tuple(self.noise_multiplier * self.norm(",
-        new="scale = tuple(0.7 * self.noise_multiplier * self.norm(",
+        where="dpbo.mechanisms.additive:AdditiveMechanism.scale",
+        old="return tuple(self.noise_multiplier * self.norm(",
+        new="return tuple(0.7 * self.noise_multiplier * self.norm(",
         test=(
             "tests/contracts/test_additive_contract.py"
             "::TestGaussian::test_noise_is_at_least_what_the_event_charges_for"
@@ -812,15 +812,13 @@ SABOTAGES = (
     # curator and ledger
     Sabotage(
         "noise before the charge",
-        where="dpbo.curator.releasing:Releases.release",
-        old=(
-            "entry = self._charge(fresh, name, event, slots, reservation, used)\n"
-            "        drawn = [(handle, draw(handle, law, mechanism, event, entry)) for handle, law"
-            " in zip(fresh, laws, strict=True)]"
-        ),
+        where="dpbo.curator.releasing:Releases.charge",
+        old="entry = self._charge(fresh, name, event, slots, reservation, used)",
         new=(
-            "drawn = [(handle, draw(handle, law, mechanism, event, 0)) for handle, law in "
-            "zip(fresh, laws, strict=True)]\n"
+            "from dpbo.entropy import system_entropy\n"
+            "        for handle, law in zip(fresh, laws, strict=True):\n"
+            "            _, answer = answers[handle]\n"
+            "            mechanism._sample(answer.numerators, answer.quanta, law, system_entropy)\n"
             "        entry = self._charge(fresh, name, event, slots, reservation, used)"
         ),
         test=(
@@ -1173,6 +1171,160 @@ SABOTAGES = (
             "                return moved.cpu().to(numbers.dtype)"
         ),
         test="tests/slow/ranks/test_failures.py::test_partial_sums_are_added_in_whole_numbers",
+    ),
+    Sabotage(
+        "every sum of hospitals has the same masks",
+        where="dpbo.curator.secure_sum:Masks.masked",
+        old="self._count += 1",
+        new="self._count = 1",
+        test=(
+            "tests/unit/curator/test_secure_sum.py"
+            "::test_every_word_is_uniform_and_no_two_sums_or_starts_share_a_stream"
+        ),
+    ),
+    Sabotage(
+        "a start returns to the masks of an earlier one",
+        where="dpbo.curator.secure_sum:Masks.__init__",
+        old="fresh = X25519PrivateKey.generate()",
+        new="fresh = identity",
+        test=(
+            "tests/unit/curator/test_secure_sum.py"
+            "::test_every_word_is_uniform_and_no_two_sums_or_starts_share_a_stream"
+        ),
+    ),
+    Sabotage(
+        "masks do not depend on the question",
+        where="dpbo.curator.secure_sum:Masks.masked",
+        old="pair.encode() + about",
+        new="pair.encode()",
+        test=(
+            "tests/unit/curator/test_secure_sum.py"
+            "::test_ranks_that_are_told_different_things_send_words_that_do_not_add_up"
+        ),
+    ),
+    Sabotage(
+        "every mask is shared with rank 0",
+        where="dpbo.curator.secure_sum:Masks.masked",
+        old="for other, secret in self._secrets.items():",
+        new=(
+            "for other, secret in self._secrets.items():\n"
+            "            if self._rank and other:\n"
+            "                continue"
+        ),
+        test=(
+            "tests/unit/curator/test_secure_sum.py"
+            "::test_all_other_ranks_but_one_read_nothing_of_a_hospital_and_all_others_read_its_word"
+        ),
+    ),
+    Sabotage(
+        "fingerprints of keys are not compared",
+        where="dpbo.curator.secure_sum:Masks.__init__",
+        old="if Counter(found) != Counter(fingerprints):",
+        new="if False:",
+        test=(
+            "tests/unit/curator/test_secure_sum.py"
+            "::test_a_relay_that_exchanges_keys_is_noticed_by_fingerprints"
+        ),
+    ),
+    Sabotage(
+        "keys of files are left out of the masks",
+        where="dpbo.curator.secure_sum:Masks.__init__",
+        old="other: identity.exchange(public)",
+        new="other: bytes(32)",
+        test=(
+            "tests/unit/curator/test_secure_sum.py"
+            "::test_a_relay_that_exchanges_the_keys_of_this_start_alone_learns_no_stream"
+        ),
+    ),
+    Sabotage(
+        "silent ranks count for the noise",
+        where="dpbo.mechanisms.shares:GaussianShare.scale",
+        old="honest = self.ranks - self.tolerate",
+        new="honest = self.ranks",
+        test=(
+            "tests/unit/mechanisms/test_shares.py"
+            "::test_the_total_has_its_law_and_as_many_silent_ranks_as_are_tolerated_leave_sigma"
+        ),
+    ),
+    Sabotage(
+        "hospitals send sums without masks",
+        where="dpbo.curator.ranks:Ranks._sum",
+        old="self._masks.masked(numbers, fingerprint((self._asked, about)))",
+        new="numbers.astype('<i8').tobytes()",
+        test=(
+            "tests/slow/ranks/test_hospitals.py"
+            "::test_no_message_holds_a_partial_sum_a_share_or_a_total_without_noise"
+        ),
+    ),
+    Sabotage(
+        "a total of random words is released",
+        where="dpbo.curator.ranks:Ranks.total",
+        old="if (np.abs(total.astype(np.float64)) > most).any():",
+        new="if False:",
+        test=(
+            "tests/slow/ranks/test_hospitals.py"
+            "::test_random_words_are_refused_and_a_chosen_shift_spoils_a_value_alone"
+        ),
+    ),
+    Sabotage(
+        "masks do not depend on what was charged",
+        where="dpbo.curator.shared_ledger:OwnLedger.release",
+        old="self._ranks.key_by(self.head())",
+        new="",
+        test=(
+            "tests/slow/ranks/test_hospitals.py"
+            "::test_random_words_are_refused_and_a_chosen_shift_spoils_a_value_alone"
+        ),
+    ),
+    Sabotage(
+        "hospitals' ledgers are not compared",
+        where="dpbo.curator.shared_ledger:OwnLedger.change",
+        old="run_together(shown, (head, *question), work)",
+        new="run_together(title, question, work)",
+        test=(
+            "tests/slow/ranks/test_hospitals.py"
+            "::test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again"
+        ),
+    ),
+    Sabotage(
+        "a ledger of another past is continued",
+        where="dpbo.curator.shared_ledger:OwnLedger._catch_up",
+        old="if theirs[: len(mine)] != mine:",
+        new="if False:",
+        test=(
+            "tests/slow/ranks/test_hospitals.py"
+            "::test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again"
+        ),
+    ),
+    Sabotage(
+        "a hospital unpickles what another one sends",
+        where="dpbo.curator.ranks:Ranks.run_together",
+        old="if self._masks is not None:",
+        new="if False:",
+        test=(
+            "tests/slow/ranks/test_hospitals.py"
+            "::test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_was"
+        ),
+    ),
+    Sabotage(
+        "a hospital believes a number of units below its own",
+        where="dpbo.curator.ranks:Ranks._count_own_units",
+        old="view.units <= most <= MOST_UNITS",
+        new="most <= MOST_UNITS",
+        test=(
+            "tests/slow/ranks/test_hospitals.py"
+            "::test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_was"
+        ),
+    ),
+    Sabotage(
+        "the private number of units is added up",
+        where="dpbo.curator.ranks:Ranks._count_own_units",
+        old="if public:",
+        new="if True:",
+        test=(
+            "tests/slow/ranks/test_hospitals.py"
+            "::test_a_private_number_of_units_changes_no_size_of_a_message"
+        ),
     ),
     Sabotage(
         "ranks do not see what was charged",

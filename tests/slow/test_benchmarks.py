@@ -28,6 +28,7 @@ DEEP = [
     "papers.dpgibo",
     "papers.kusner",
     "papers.po_gp_ucb",
+    "secure_sum",
     "zoo.__main__",
     "zoo.tested",
     "zoo.ways",

@@ -90,6 +90,7 @@ def test_imports_load_only_what_is_needed_and_leave_logging_alone(tmp_path):
 # What each extra's libraries are imported for.
 NEEDED = {
     "ax": "dpbo.integrations.ax",
+    "federated": "dpbo.curator.secure_sum",
     "gpu": "dpbo.gibo.gradient_triton",
     "http": "dpbo.papers.po_gp_ucb.{}",
     "optuna": "dpbo.integrations.optuna",

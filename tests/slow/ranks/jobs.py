@@ -185,11 +185,11 @@ def everything(ranks):
     }
 
 
-def search(ranks, folder):
+def search(ranks, folder, **more):
     """Six iterations on a ledger; what was released, step by step, goes into a file of this
     rank's.
     """
-    curator = opened(ranks, budget=Budget.gdp(1.0), **on_disk(folder))
+    curator = opened(ranks, budget=Budget.gdp(1.0), **{**on_disk(folder), **more})
     seen = folder / f"seen{-1 if ranks is None else ranks.rank}"
 
     run = DPGIBO(

@@ -1,0 +1,313 @@
+"""What ranks that do not trust each other do in real processes: every message that a rank sends and
+every noise that it draws is noted in files of its own.
+"""
+
+import contextlib
+import datetime
+import functools
+import json
+import os
+import pickle
+import signal
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from dpbo import Budget, Curator, Ranks
+from dpbo.curator.secure_sum import Masks
+from dpbo.errors import PrivacyError
+from dpbo.ledger.ledger import Ledger
+from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, PermuteAndFlipMechanism
+from dpbo.mechanisms.additive import AdditiveMechanism
+from dpbo.papers.em import DPGaussianMixture
+from dpbo.queries import CandidateScores, ClippedSum
+from dpbo.testing import SeededEntropy
+from tests.setups import first_column, of
+from tests.slow.ranks.jobs import (
+    NOISE,
+    D,
+    N,
+    at,
+    dealt,
+    exact,
+    gibo,
+    mean,
+    met_by,
+    objective,
+    opened,
+    rows,
+    search,
+)
+
+SENDING = "all_gather all_reduce all_to_all_single broadcast gather reduce scatter send isend"
+
+
+def own(folder, ranks):
+    """This rank's own ledger."""
+    return {"dataset": "d", "ledger": str(folder / f"{ranks.rank}.db")}
+
+
+def noted(folder, rank):
+    """From now on messages, exact numbers and noised ones go into files."""
+
+    def note(kind, value):
+        with (folder / f"{rank}.{kind}").open("ab") as file:
+            pickle.dump(value, file)
+
+    def sending(name):
+        plain = getattr(dist, name)
+
+        def sent(*arguments, **named):
+            # An `all_gather` has what it receives first, and what it sends second.
+            mine = [part for part in arguments if isinstance(part, torch.Tensor)][-1]
+            source = named.get("src", dist.get_rank())
+            data = b"" if source != dist.get_rank() else mine.numpy().tobytes()
+            note("sent", (name, data))
+            return plain(*arguments, **named)
+
+        setattr(dist, name, sent)
+
+    for name in SENDING.split():
+        sending(name)
+    sample = AdditiveMechanism._sample
+
+    def drawn(self, numerators, quanta, distribution, entropy):
+        shares = sample(self, numerators, quanta, distribution, entropy)
+        steps = np.round(np.asarray(distribution.grid) / np.asarray(quanta)).astype(np.int64)
+        whole = np.asarray(numerators).reshape(shares.shape)
+        note("drawn", (whole.tolist(), (whole // steps).tolist(), shares.tolist()))
+        return shares
+
+    AdditiveMechanism._sample = drawn  # type: ignore[method-assign]
+
+
+def read(folder, rank, kind):
+    """What a rank noted, in its order."""
+    found = []
+    with (folder / f"{rank}.{kind}").open("rb") as file:
+        while True:
+            try:
+                found.append(pickle.load(file))
+            except EOFError:
+                return found
+
+
+def seen(curator):
+    """What the ledger holds, but for its own name."""
+    return [
+        [entry.kind, entry.name, {k: v for k, v in entry.body.items() if k != "id"}]
+        for entry in curator.ledger.records()
+    ]
+
+
+def released(ranks, folder):
+    """One mean and then every algorithm, on a ledger of each rank's own."""
+    curator = opened(ranks, entropy=SeededEntropy(ranks.rank), **own(folder, ranks))
+    first = curator.release(mean(), NOISE)
+    asked = objective(curator, budget=0.1)
+    mixture = DPGaussianMixture(
+        2, budget=0.1, radius=4.0, dimension=D, max_iter=2, random_state=0
+    ).fit(curator)
+    return {
+        "first": [first.value.tolist(), first.variance.tolist(), list(first.lattice)],
+        "objective": [part.tolist() for part in asked(at(0.25))],
+        "gibo": gibo(curator, budget=0.1),
+        "mixture": mixture.means_.tolist(),
+        "assumptions": sorted(curator.statement().assumptions),
+        "ledger": seen(curator),
+    }
+
+
+def dies(who, message):
+    """The search, in which one rank kills itself before it sends this message."""
+
+    def job(ranks, folder):
+        plain = Ranks.all_gather
+        count = 0
+
+        def sent(self, row):
+            nonlocal count
+            count += 1
+            (folder / f"{ranks.rank}.count").write_text(str(count))
+            if ranks.rank == who and count == message:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return plain(self, row)
+
+        Ranks.all_gather = sent  # type: ignore[method-assign]
+        return run(ranks, folder)
+
+    return job
+
+
+def run(ranks, folder):
+    """A search on the ledgers of all ranks."""
+    return search(ranks, folder, entropy=SeededEntropy(3), **own(folder, ranks))
+
+
+def garbage(ranks, folder):
+    """Rank 1 sends random words, then a shifted one; in between all go on."""
+    curator = opened(ranks, **own(folder, ranks))
+    honest = Masks.masked
+    value = curator.release(mean(), NOISE).value.item()
+
+    def at_random(self, numbers, about):
+        return os.urandom(len(honest(self, numbers, about)))
+
+    def shifted(self, numbers, about):
+        return honest(self, numbers + 12_345, about)
+
+    def lying(lie):
+        handle = curator.evaluate(mean())
+        if ranks.rank == 1:
+            Masks.masked = lie  # type: ignore[method-assign]
+        met = met_by(lambda: curator.release(handle, NOISE), lambda: curator.release(handle, NOISE))
+        Masks.masked = honest  # type: ignore[method-assign]
+        return met
+
+    told = [lying(at_random), lying(shifted)]
+    again = curator.release(mean(), NOISE).value.item()
+    entries = seen(curator)
+    charge = Ledger.charge
+
+    def charged_otherwise(self, *arguments, **named):
+        entry = charge(self, *arguments, **named)
+        self.note("assume", "another entry")
+        return entry
+
+    if ranks.rank == 1:
+        Ledger.charge = charged_otherwise  # type: ignore[method-assign]
+    return [value, told, again, entries, met_by(lambda: curator.release(mean(), NOISE))]
+
+
+def other_ledger(ranks, folder):
+    """Another program writes to one rank's ledger; then all start again, on this one, on one that
+    was lost, on one of another past, and on one ledger for two.
+    """
+    curator = opened(ranks, **own(folder, ranks))
+    curator.release(mean(), NOISE)
+    if ranks.rank == 1:
+        Ledger.open(folder / "1.db").note("assume", "another program")
+    (met,) = met_by(lambda: curator.release(mean(), NOISE))
+    again = opened(ranks, **own(folder, ranks))
+    again.release(mean(), NOISE)
+    noted = [seen(again)]
+    if ranks.rank == 2:
+        for file in folder.glob("2.db*"):
+            file.unlink()
+    found = opened(ranks, **own(folder, ranks), allow_repeated=True)
+    noted.append(seen(found))
+    Ledger.open(folder / f"{ranks.rank}.db").note("assume", f"rank {ranks.rank} was alone")
+    if ranks.rank == 0:
+        Ledger.open(folder / "0.db").note("assume", "and once more")
+    forked, shared = met_by(
+        lambda: opened(ranks, **own(folder, ranks), allow_repeated=True),
+        lambda: opened(ranks, dataset="d", ledger=str(folder / "one.db"), allow_repeated=True),
+    )
+    return [met, noted, forked, shared]
+
+
+def refused(ranks, folder):
+    """What has no sum of shares, a score that fails on one rank, and arguments."""
+    curator = opened(ranks, **own(folder, ranks))
+
+    def fails(_, r):
+        mine = rows()[dealt(N, ranks), 0]
+        if ranks.rank == 2 and torch.isin(r[:, 0], mine).all():
+            raise ValueError("secret")
+        return r[:, 0]
+
+    choice = CandidateScores(lambda c, r: r[:, 0] * c, [0.1, 0.2], score_range=(0.0, 1.0))
+    met = met_by(
+        lambda: curator.release(mean(), LaplaceMechanism(20.0)),
+        lambda: curator.release(choice, PermuteAndFlipMechanism(20.0)),
+        lambda: curator.evaluate(mean(fails)),
+        lambda: curator.reserve("much", GaussianMechanism(0.01).event(), slots=100),
+        lambda: Ranks(trust="some"),
+        lambda: Ranks(tolerate=2),
+        lambda: Ranks(trust="sum", tolerate=ranks.world_size),
+        lambda: Ranks(trust="sum", fingerprints=["00"]),
+    )
+    curator.release(mean(), NOISE)
+    entries = seen(curator)
+    honest = Masks.masked
+    if ranks.rank == 1:
+        # The sum of rank 2 might overflow by a total of fewer units than it has.
+        Masks.masked = lambda *sent: honest(sent[0], sent[1] - 150, sent[2])  # type: ignore
+    return [met, entries, met_by(lambda: opened(ranks))]
+
+
+def removed(ranks, folder, more=0):
+    """The number of units is private, and differs by one rank's."""
+    mine = rows(N + more * (ranks.rank == 1))[ranks.rank :: ranks.world_size]
+    curator = Curator(
+        mine,
+        unit="patient",
+        adjacency="add-or-remove-one",
+        budget=Budget.gdp(8.0),
+        entropy=SeededEntropy(3),
+        ranks=ranks,
+    )
+    question = ClippedSum(first_column, score_range=(0.0, 1.0))
+    return [curator.units, curator.release(question, GaussianMechanism(5.0)).variance.tolist()]
+
+
+def many(ranks, folder, count=6000, together=100):
+    """Releases, each of its own noise, on two data sets that differ in a patient of rank 1's."""
+    found = []
+    for which in (0, 1):
+        mine = torch.tensor([[which], [0.5]]) if ranks.rank == 1 else torch.full((2, 1), 0.5)
+        terms = of(adjacency="replace-one", budget=Budget.gdp(1e6))
+        curator = Curator(mine, unit="patient", ranks=ranks, **terms)
+        released: list[Any] = []
+        for _ in range(count // together):
+            handles = [curator.evaluate(mean()) for _ in range(together)]
+            released += curator.release_all(handles, GaussianMechanism(1 / 3.2))
+        found.append([str(each.lattice[0]) for each in released])
+    return found
+
+
+JOBS: dict[str, tuple[int, Any]] = {
+    "exact": (3, lambda ranks, _: exact(ranks)),
+    "released": (3, released),
+    "killed": (3, dies(1, 22)),
+    "again": (3, run),
+    "garbage": (3, garbage),
+    "other ledger": (3, other_ledger),
+    "refused": (3, refused),
+    "many": (3, many),
+    "removed": (3, removed),
+    "removed, one more": (3, functools.partial(removed, more=300)),
+    "trusted": (3, lambda ranks, _: opened(ranks).release(mean(), NOISE).value.tolist()),
+}
+
+
+def one_rank(name, rank, size, folder, more):
+    """One rank of a job: what it returned or met goes into a file."""
+    noted(folder, rank)
+    wait = datetime.timedelta(minutes=5)
+    meet = f"file://{folder / 'meet'} {name}".replace(" ", "-")
+    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=size, timeout=wait)
+    trusting = {} if name == "trusted" else {"trust": "sum", **more}
+    ranks = Ranks(timeout=wait, **trusting)
+    job = JOBS[name][1] if name in JOBS else dies(*map(int, name.split()[1:]))
+    try:
+        met = {"value": job(ranks, folder), "error": None}
+    except PrivacyError as error:
+        met = {"value": None, "error": [type(error).__name__, str(error)]}
+    (folder / f"{name}-{rank}.json").write_text(json.dumps(met, default=str))
+
+
+def example(rank, folder):
+    """The example, with the variables that torchrun sets, over real sockets."""
+    from examples import hospitals
+
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1"}
+    os.environ |= {"MASTER_PORT": (folder / "port").read_text()}
+    # Each hospital is a machine of its own, with its own state.
+    os.environ["DPBO_STATE"] = str(folder / f"state {rank}")
+    arguments = ["--key", f"{rank}.pem", "--fingerprints", "fingerprints", "--ledger", f"{rank}.db"]
+    named = [each if each.startswith("--") else str(folder / each) for each in arguments]
+    with (folder / f"{rank}.out").open("w") as file, contextlib.redirect_stdout(file):
+        hospitals.main([*named, "--patients", "300"])
