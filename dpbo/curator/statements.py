@@ -63,17 +63,19 @@ _ASSUMPTIONS = {
     ),
     "sampling-attested": (
         "Opacus' own engine trains: its loader takes Poisson samples of these records alone, each"
-        " record once, and training uses nothing else of them; each sample takes one step, by an"
-        " optimizer that keeps the hook of make_private; a record's gradient depends on no other"
-        " record, and rounding moves no clipped sum further than the clip; of a record nothing but"
-        " the noised parameters stays in a model that leaves, and nothing in it makes training"
-        " stop, fail, skip a step or change a rate; what Opacus computes from the number of records"
-        " is public: the rate, the batch size and, for adaptive clipping, each sample's size"
+        " record once, and training uses nothing else of them; each sample takes one step, all its"
+        " parts before the next one's; in ghost mode the loss of make_private has the whole loss,"
+        " without a penalty of the weights; a record's gradient depends on no other record, and"
+        " rounding moves no clipped sum further than the clip; of a record nothing but the noised"
+        " parameters stays in a model that leaves, and nothing in it makes training stop, fail,"
+        " skip a step or change a rate; what Opacus computes from the number of records is public:"
+        " the rate, the batch size and, for adaptive clipping, each sample's size"
     ),
     "noise-of-opacus": (
-        "nobody knows a seed of torch's generators, or computes their state from released models:"
-        " they drew the noise and the samples of training, and are no ciphers. (On a GPU, unless"
-        " noise-drawn-on-cpu is listed, too.)"
+        "nobody knows a seed or a state of torch's generators, or computes them from released"
+        " models, and no state was used twice, as by a trainer that restores it: they drew the"
+        " noise, and on the CPU the samples, of training, and are no ciphers. (A seed has 64 bits"
+        " at most, of which the samples' stream uses 32.)"
     ),
     "noise-drawn-on-cpu": (
         "nobody who has a released model computes from it the noise of its training, which torch's"

@@ -15,11 +15,7 @@ charged, and are lost to a later process. A step beyond the plan raises. Opacus'
 the noise standard deviation over the norm bound of one record's gradient, as in a
 PoissonGaussianEvent, so no conversion is needed under either relation.
 
-In Opacus' own engine, too, no noise is drawn before its step is durably charged. Its `make_private`
-ends with asking the accountant for a hook, which the optimizer calls after a step's noise and
-before the weights change. The first step is charged when the hook is asked for. The hook of the
-first step puts the charge of each later one in front of the optimizer's `add_noise`, which virtual
-steps (BatchMemoryManager) do not reach. So each call of `make_private` charges a step of its own.
+In Opacus' own engine, too, no noise is drawn before its step is durably charged (own_engine.py).
 Where several processes train one model, the first alone reserves and charges; before each block the
 others wait for what it says, which is a number of steps or an error (`Ranks`).
 
@@ -33,7 +29,6 @@ from __future__ import annotations
 
 import collections
 import copy
-import functools
 import itertools
 import math
 import os
@@ -41,7 +36,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from dpbo.accounting.calibration import convert_adjacency
@@ -49,6 +43,7 @@ from dpbo.accounting.composition import compose
 from dpbo.curator.curator import Curator
 from dpbo.curator.ranks import OneProcess, Ranks
 from dpbo.curator.reservation import Reservation
+from dpbo.dpsgd import own_engine
 from dpbo.dpsgd._opacus import load_opacus
 from dpbo.errors import BudgetExceeded, InputError, LedgerError, OpacityError, UsageError
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, event_from_json
@@ -60,9 +55,6 @@ from dpbo.validation import Count, Positive, checked, require
 IAccountant: Any = load_opacus("opacus.accountants").IAccountant
 # Steps at most that one entry of the ledger charges.
 _BLOCK = 16
-# Below it lie the seeds that people write. Those that torch draws have 53 bits or more.
-_WRITTEN_SEEDS = 1 << 32
-
 # Noise multiplier, sample rate, how often: Opacus' own entry.
 Step = tuple[float, float, int]
 
@@ -176,10 +168,8 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         self._planned = multiplier, float(sample_rate), steps
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
-        """The hook that Opacus' own `make_private` attaches.
-
-        With a curator, the steps are reserved and the first one is charged now. The hook of the
-        first step puts the charges of all later ones before their noise.
+        """The hook that Opacus' own `make_private` attaches. With a curator, the steps are reserved
+        now, and it charges each before its noise (own_engine.py).
 
         Raises:
             UsageError: the seed of torch's generator was written by somebody.
@@ -189,18 +179,16 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
             # A PrivateEngine charges its steps itself.
             hook: Callable[[Any], None] = super().get_optimizer_hook_fn(sample_rate)
             return hook
-        if torch.initial_seed() < _WRITTEN_SEEDS:
-            raise UsageError(
-                "torch's generator was seeded, as by torch.manual_seed, and Opacus draws noise and"
-                " samples from it: who knows the seed knows them. Call torch.seed() before"
-                " make_private."
-            )
         if dist.is_available() and dist.is_initialized() and self._ranks.world_size == 1:
             self._ranks = Ranks()
+        self._ranks.run_together("look at torch's generators", (), own_engine.require_unknown_seed)
         multiplier, _, steps = self._planned
 
         def reserve() -> str:
             self.reserve(sample_rate, assumption="sampling-attested")
+            if not self._reservation.remaining:
+                # Raises.
+                self._reservation.charge(_details(self._id))
             return self._id
 
         # One run, whichever process saves its checkpoint.
@@ -209,8 +197,10 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         )
         self._runs.setdefault(self._id, [])
         self._planned = multiplier, float(sample_rate), steps
-        self.step(noise_multiplier=multiplier, sample_rate=sample_rate)
-        return functools.partial(self._begin, os.getpid())
+        units = self._curator.units
+        # As Opacus computes it.
+        expected = None if units is None else int(units * sample_rate) / self._ranks.world_size
+        return own_engine.Charges(self._take, self._note_noise, self._ranks, expected)
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
         """Count one DP-SGD step. Raises BudgetExceeded beyond the plan, InputError if it differs
@@ -381,59 +371,9 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
             float(noise_multiplier), rate=float(sample_rate), relation=relation.value
         )
 
-    def _begin(self, process: int, optimizer: Any) -> None:
-        """The hook of Opacus' own engine: after the first step's noise, before the weights change.
-
-        Raises:
-            InputError: the step differs from the planned ones, or (where the number of records is
-                public) the loader has another number than the curator.
-            UsageError: the step takes more than one sample, or another process than the one that
-                called `make_private` takes it, or each of several trains a model of its own.
-        """
-        if "add_noise" in vars(optimizer):
-            return
-        # Before whatever is refused: another step may be tried.
-        optimizer.add_noise = functools.partial(self._charge_first, optimizer, optimizer.add_noise)
-        assert self._curator is not None
-        if os.getpid() != process:
-            raise UsageError("call make_private in the process that trains.")
-        if self._ranks.world_size > 1 and not hasattr(optimizer, "world_size"):
-            raise UsageError(
-                f"each of the {self._ranks.world_size} processes trains a model of its own: wrap"
-                " the module, as by opacus.distributed.DifferentiallyPrivateDistributedDataParallel"
-                ", before make_private."
-            )
-        self._require_one_sample(optimizer)
-        rate = self._planned[1]
-        self._require_planned(optimizer.noise_multiplier, rate)
-        units = self._curator.units
-        if units is not None:
-            # As Opacus computes it.
-            expected = int(units * rate) / self._ranks.world_size
-            if optimizer.expected_batch_size not in (None, expected):
-                raise InputError(
-                    "data_loader",
-                    f"samples of {optimizer.expected_batch_size:g} records",
-                    f"of the curator's {units} records, whose samples have {expected:g}",
-                )
-        self._ranks.run_on_rank_0("assume", (), functools.partial(self._note_noise, optimizer))
-
-    def _charge_first(self, optimizer: Any, add_noise: Callable[[], None]) -> None:
-        """Charge a step of an optimizer of Opacus' own engine, then draw its noise."""
-        self._require_one_sample(optimizer)
-        self.step(noise_multiplier=optimizer.noise_multiplier, sample_rate=self._planned[1])
-        add_noise()
-
-    def _require_one_sample(self, optimizer: Any) -> None:
-        """Raises UsageError where a step sums the gradients of several samples: a record may be in
-        each of them, and move the sum by as many clips.
-        """
-        if optimizer.accumulated_iterations != 1:
-            raise UsageError(
-                f"the step sums {optimizer.accumulated_iterations} samples, which costs more than"
-                " was planned. Take a step on each. For samples larger than memory, Opacus'"
-                " BatchMemoryManager takes one step on all parts of a sample."
-            )
+    def _take(self, noise_multiplier: float) -> None:
+        """Charge a step of Opacus' own engine."""
+        self.step(noise_multiplier=noise_multiplier, sample_rate=self._planned[1])
 
     def _require_planned(self, noise_multiplier: float, sample_rate: float) -> None:
         """Raises InputError where a step differs from the planned ones."""
@@ -449,7 +389,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
     def _note_noise(self, optimizer: Any) -> None:
         """Note what is assumed of the noise of an optimizer of Opacus' own."""
         assert self._curator is not None
-        if optimizer.secure_mode:
+        if own_engine.is_secure(optimizer):
             return
         self._curator.ledger.note("assume", "noise-of-opacus")
         if any(parameter.device.type == "cpu" for parameter in optimizer.params):

@@ -69,6 +69,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     Dataset,
     IterableDataset,
@@ -202,9 +203,17 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
                 "A Poisson sample takes each record by its place, with equal chance; a stream has"
                 " no places. Read it into a list first.",
             )
+        # Opacus' own takes Poisson samples, too.
+        poisson = load_opacus("opacus.utils.uniform_sampler").UniformWithReplacementSampler
         batches = data_loader.batch_sampler
-        sampler = getattr(batches, "sampler", batches or data_loader.sampler)
-        if not isinstance(sampler, (SequentialSampler, RandomSampler, PoissonSamples)):
+        plain = batches is None or type(batches) is BatchSampler
+        sampler: Any = data_loader.sampler if plain else batches
+        whole = type(sampler) is SequentialSampler or (
+            type(sampler) is RandomSampler
+            and not sampler.replacement
+            and sampler.num_samples == len(records)
+        )
+        if not whole and not isinstance(sampler, (PoissonSamples, poisson)):
             raise InputError(
                 "data_loader",
                 f"with a {type(sampler).__name__}",

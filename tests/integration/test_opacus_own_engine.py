@@ -92,10 +92,17 @@ def plain(engine, **opacus):
     return train(*prepared(engine, **opacus))
 
 
+def in_ghost_mode(engine, module=None):
+    return prepared(engine, module, grad_sample_mode="ghost", criterion=nn.CrossEntropyLoss())
+
+
+def a_clip_a_layer(engine):
+    module, optimizer, loader = prepared(engine, clipping="per_layer", max_grad_norm=[0.5] * 4)
+    return module, optimizer, CROSS_ENTROPY, loader
+
+
 def ghost(engine, module=None):
-    module, optimizer, loss, loader = prepared(
-        engine, module, grad_sample_mode="ghost", criterion=nn.CrossEntropyLoss()
-    )
+    module, optimizer, loss, loader = in_ghost_mode(engine, module)
     return train(module, optimizer, loader, loss=loss)
 
 
@@ -214,7 +221,7 @@ def test_every_kind_of_training_is_charged_to_one_ledger_and_names_its_assumptio
         assert engine.accountant.history == [(SIGMA, RATE, STEPS)], kind
     statement = curator.statement()
     for named, said in {
-        "sampling-attested": "keeps the hook of make_private",
+        "sampling-attested": "all its parts before the next",
         "noise-of-opacus": "are no ciphers",
         "noise-drawn-on-cpu": "in a second",
     }.items():
@@ -261,7 +268,9 @@ def test_each_optimizer_pays_for_its_own_steps_and_a_later_hook_displaces_no_cha
     curator = owner()
     engine = engine_of(curator)
     pair = [prepared(engine) for _ in range(2)]
-    assert steps_charged(curator.ledger) == 2, "each first step, before its noise"
+    for _, optimizer, _ in pair:
+        # Before the first step, too.
+        optimizer.attach_step_hook(lambda _: None)
     batches = zip(pair[0][2], pair[1][2], strict=True)
     for taken, both in enumerate(batches, 1):
         for (module, optimizer, _), batch in zip(pair, both, strict=True):
@@ -317,29 +326,96 @@ def test_a_seed_that_somebody_wrote_is_refused_before_anything_is_reserved():
     assert curator.ledger.used() == {"dp-sgd": STEPS}
 
 
-def test_in_secure_mode_nothing_is_assumed_of_torchs_generator():
-    """Its library is of torch 1.8, and what it adds here is a generator alone."""
+@pytest.mark.parametrize("secure", [True, False])
+def test_in_secure_mode_nothing_is_assumed_of_torchs_generator(secure):
+    """Its library is of torch 1.8, and what it adds here is a generator alone. Without that
+    generator the mode is but a word.
+    """
     curator = owner()
     engine = engine_of(curator)
     engine.secure_mode = True
+    engine.secure_rng = torch.Generator() if secure else None
     train(*prepared(engine), passes=1)
-    assumed = curator.statement().assumptions
+    assumed = {*curator.statement().assumptions}
     assert "sampling-attested" in assumed
-    assert not {"noise-of-opacus", "noise-drawn-on-cpu"} & {*assumed}
+    assert ({"noise-of-opacus", "noise-drawn-on-cpu"} <= assumed) is not secure
+
+
+@attack("A27")
+@pytest.mark.parametrize("made", [in_ghost_mode, a_clip_a_layer])
+def test_a_clip_that_no_longer_scales_with_the_noise_is_refused(made):
+    """The noise followed a schedule of clips down to a tenth, and the clip did not."""
+    module, optimizer, loss, loader = made(engine_of(owner()))
+    clips = ExponentialGradClip(optimizer, gamma=0.8)
+    batches = iter(loader)
+    step(module, optimizer, next(batches), loss)
+    clips.step()
+    with pytest.raises(UsageError, match="max_grad_norm changed"):
+        step(module, optimizer, next(batches), loss)
+
+
+@attack("A27")
+def test_parts_of_a_sample_that_were_clipped_at_other_norms_than_the_noise_has_are_refused():
+    module, optimizer, loader = prepared(engine_of(owner()))
+    clips = ExponentialGradClip(optimizer, gamma=0.8)
+    refused = []
+    with BatchMemoryManager(
+        data_loader=loader, max_physical_batch_size=8, optimizer=optimizer
+    ) as parts:
+        for batch in parts:
+            try:
+                step(module, optimizer, batch)
+            except UsageError as error:
+                refused.append(str(error))
+            clips.step()
+    assert any("all gradients that were summed" in text for text in refused)
+
+
+@attack("A27")
+def test_a_loss_that_clips_nothing_in_ghost_mode_is_refused():
+    """One record moved the sum by 193 clips."""
+    curator = owner()
+    module, optimizer, _, loader = in_ghost_mode(engine_of(curator))
+    features, labels = next(iter(loader))
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(module(features), labels).backward()
+    with pytest.raises(UsageError, match="were not clipped"):
+        optimizer.step()
+    assert not steps_charged(curator.ledger)
+
+
+@attack("A27")
+def test_the_sum_of_a_refused_step_is_in_no_later_one():
+    module, optimizer, loader = prepared(engine_of(owner()))
+    refused = 0
+    with BatchMemoryManager(
+        data_loader=loader, max_physical_batch_size=8, optimizer=optimizer
+    ) as parts:
+        for batch in parts:
+            torch.manual_seed(3)
+            try:
+                step(module, optimizer, batch)
+            except UsageError:
+                refused += 1
+                assert all(parameter.summed_grad is None for parameter in optimizer.params)
+                assert not optimizer._is_last_step_skipped
+    assert refused == len(loader)
 
 
 def test_a_loader_of_another_number_of_records_is_refused_where_it_is_public():
     for relation in Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE:
-        engine = engine_of(owner(relation=relation, records=(X[:52], Y[:52])))
-        module, optimizer, loader = prepared(engine)
-        before = [parameter.detach().clone() for parameter in module.parameters()]
+        curator = owner(relation=relation, records=(X[:52], Y[:52]))
         if relation is Adjacency.REPLACE_ONE:
-            with pytest.raises(InputError, match="of the curator's 52 records") as refused:
-                step(module, optimizer, next(iter(loader)))
+            with pytest.raises(InputError, match="whose samples have about 13") as refused:
+                prepared(engine_of(curator))
             assert refused.value.parameter == "data_loader"
-            assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
         else:
-            step(module, optimizer, next(iter(loader)))
+            plain(engine_of(curator))
+
+
+def test_a_generator_of_the_callers_is_refused():
+    with pytest.raises(InputError, match=r"^noise_generator="):
+        prepared(engine_of(owner()), noise_generator=torch.Generator())
 
 
 def test_make_private_with_epsilon_is_refused_before_anything_is_reserved():
@@ -427,6 +503,27 @@ def test_a_killed_training_goes_on_without_a_lost_charge(tmp_path):
         train(*prepared(engine_of(curator)), after=lambda: taken.append(1))
     assert len(taken) == STEPS - KILLED_AFTER
     assert curator.ledger.used() == {"dp-sgd": STEPS}
+
+
+def sweeps(folder):
+    """Two forked processes would draw the same noise."""
+    torch.seed()
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        plain(engine_of(owner(dataset="swept", ledger=folder / "ledger.db")))
+    except UsageError as refused:
+        os._exit(7 if "in a forked process" in str(refused) else 1)
+    finally:
+        os._exit(2)
+
+
+@attack("A25", "A27")
+def test_a_forked_process_draws_no_noise_from_its_parents_generator(tmp_path):
+    process = started(tmp_path, "log", sweeps, tmp_path)
+    process.join(300)
+    assert process.exitcode == 7, (tmp_path / "log").read_text()
 
 
 def forks(folder):

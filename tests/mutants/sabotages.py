@@ -940,10 +940,10 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
-        "the first step of Opacus' own engine is free",
-        where="dpbo.dpsgd.accountant:LedgerAccountant.get_optimizer_hook_fn",
-        old="self.step(noise_multiplier=multiplier, sample_rate=sample_rate)",
-        new="pass",
+        "a hook that is attached later displaces the charges of Opacus' own engine",
+        where="dpbo.dpsgd.own_engine:Charges.attach",
+        old="optimizer.add_noise = functools.partial(self._draw, optimizer, optimizer.add_noise)",
+        new="optimizer.step_hook = lambda own: self._charge(own.noise_multiplier)",
         test=(
             "tests/integration/test_opacus_own_engine.py"
             "::test_each_optimizer_pays_for_its_own_steps_and_a_later_hook_displaces_no_charge"
@@ -951,9 +951,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "a step of Opacus' own engine is charged after its noise",
-        where="dpbo.dpsgd.accountant:LedgerAccountant._charge_first",
-        old="self._require_one_sample(optimizer)",
-        new="add_noise()\n        add_noise = lambda: None",
+        where="dpbo.dpsgd.own_engine:Charges._draw",
+        old="self._require_planned(optimizer)",
+        new="add_noise()\n            add_noise = lambda: None",
         test=(
             "tests/integration/test_opacus_own_engine.py"
             "::test_a_step_beyond_the_plan_raises_before_its_noise_and_however_often_it_is_tried"
@@ -961,8 +961,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "a step of Opacus' own engine sums several samples",
-        where="dpbo.dpsgd.accountant:LedgerAccountant._require_one_sample",
-        old="if optimizer.accumulated_iterations != 1:",
+        where="dpbo.dpsgd.own_engine:Charges._require_planned",
+        old="if (samples := optimizer.accumulated_iterations) != 1:",
         new="if False:",
         test=(
             "tests/integration/test_opacus_own_engine.py"
@@ -981,8 +981,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "each process trains a model of its own for one charge",
-        where="dpbo.dpsgd.accountant:LedgerAccountant._begin",
-        old='if self._ranks.world_size > 1 and not hasattr(optimizer, "world_size"):',
+        where="dpbo.dpsgd.own_engine:Charges.attach",
+        old='if several > 1 and not hasattr(optimizer, "world_size"):',
         new="if False:",
         test=(
             "tests/slow/ranks/test_failures.py"
@@ -991,8 +991,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "a forked process takes the first step that its parent paid for",
-        where="dpbo.dpsgd.accountant:LedgerAccountant._begin",
-        old="if os.getpid() != process:",
+        where="dpbo.dpsgd.own_engine:Charges._require_planned",
+        old="if os.getpid() != self._process:",
         new="if False:",
         test=(
             "tests/integration/test_opacus_own_engine.py"
@@ -1001,12 +1001,32 @@ SABOTAGES = (
     ),
     Sabotage(
         "whoever knows the script knows the noise",
-        where="dpbo.dpsgd.accountant:LedgerAccountant.get_optimizer_hook_fn",
-        old="if torch.initial_seed() < _WRITTEN_SEEDS:",
+        where="dpbo.dpsgd.own_engine:require_unknown_seed",
+        old="if any(seed < _WRITTEN_SEEDS or seed in _inherited for seed in seeds):",
         new="if False:",
         test=(
             "tests/integration/test_opacus_own_engine.py"
             "::test_a_seed_that_somebody_wrote_is_refused_before_anything_is_reserved"
+        ),
+    ),
+    Sabotage(
+        "the noise follows a schedule of clips, and the clip does not",
+        where="dpbo.dpsgd.own_engine:Charges._require_planned",
+        old="if (fixed and clip != self._first) or {*self._clips} - {clip}:",
+        new="if {*self._clips} - {clip}:",
+        test=(
+            "tests/integration/test_opacus_own_engine.py"
+            "::test_a_clip_that_no_longer_scales_with_the_noise_is_refused"
+        ),
+    ),
+    Sabotage(
+        "a loss that clips nothing trains in ghost mode",
+        where="dpbo.dpsgd.own_engine:Charges._sum",
+        old="if _is_ghost(optimizer) and not vars(optimizer).pop(_CLIPPED, False):",
+        new="if False:",
+        test=(
+            "tests/integration/test_opacus_own_engine.py"
+            "::test_a_loss_that_clips_nothing_in_ghost_mode_is_refused"
         ),
     ),
     Sabotage(
