@@ -598,7 +598,10 @@ def _encoded(
         return space.encode(point)
     except InputError as error:
         place = error.parameter.replace("parameters", name)
-        remedy = f"{place} must be {error.allowed}. {error.remedy}"
+        allowed = error.allowed
+        if len(plan.configs) > 1:
+            allowed = allowed.replace(_CONFIGURATION, "epochs, batches")
+        remedy = f"{place} must be {allowed}. {error.remedy}"
         raise InputError(name, given, "inside the space", remedy.rstrip()) from None
 
 

@@ -774,6 +774,7 @@ class TestSeveralConfigurations:
         for default, match in (
             ({**GIVEN, "epochs": 3, "batches": 20}, "^default.*one of the plan's configurations"),
             (GIVEN, "^default.*one of the plan's configurations"),
+            ({"lr": 0.1, "epochs": 3, "batches": 1}, "the keys lr, clip, epochs, batches. Missing"),
             ({"lr": 99.0, "clip": 1.0, "epochs": 3, "batches": 1}, r"default\['lr'\] must be"),
         ):
             with pytest.raises(InputError, match=match):
