@@ -167,7 +167,7 @@ class TestSession:
         assert torch.equal(net.state_dict()["_module.weight"], before)
         session = Session(TRAINING, TERMS)
         with pytest.raises(AttributeError):
-            session.config = dataclasses.replace(TERMS, noise_multiplier=0.5)
+            session.config = dataclasses.replace(TERMS, noise_multiplier=0.5)  # type: ignore[misc]
         net, optimizer, loader = private(session, nn.Linear(4, 2))
         optimizer.noise_multiplier = 0.5
         with pytest.raises(InputError, match="noise_multiplier"):

@@ -1565,7 +1565,7 @@ SABOTAGES = (
             "tests/integration/test_opacus_tuning.py"
             "::TestTrial"
             "::test_a_configuration_or_default_that_stops_early_is_refused_wherever_it_is"
-            "[selection-2]"
+            "[selection-1]"
         ),
     ),
     Sabotage(
