@@ -239,7 +239,7 @@ class OneOfEvent(Event):
     2. Chosen by earlier releases, even by chance: given these, 1 applies, with weights that they
        decide. Every d_i is convex and falls in x, with d_i(0) = 1 and d_i(x) >= 1 - x, and so does
        d: it is the profile of a pair of laws (Zhu, Dong & Wang 2022, Section 3), which dominates
-        this release whatever was released before. Compositions of dominating pairs
+       this release whatever was released before. Compositions of dominating pairs
        dominate adaptive compositions (their Theorem 10).
     3. Within hidden runs the candidate is a part of a run's public parameters, so 1 bounds a run.
 

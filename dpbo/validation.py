@@ -118,6 +118,7 @@ NotNegative = Annotated[
 ]
 Probability = Annotated[float, Within("in (0, 1)", lambda value: 0.0 < value < 1.0)]
 Delta = Annotated[float, Within("in [0, 1)", lambda value: 0.0 <= value < 1.0)]
+Risk = Annotated[float, between(1e-6, 0.5)]
 Count = Annotated[int, at_least(1)]
 Index = Annotated[int, at_least(0)]
 Seed = Annotated[

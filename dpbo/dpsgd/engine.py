@@ -413,10 +413,15 @@ class Session:
         self, records: Dataset[Any], config: DPSGDConfig, *, samples: Count | None = None
     ) -> None:
         self._records = records
-        self.config = config
+        self._config = config
         self._most = min(config.steps, samples or config.steps)
         self._engine: NoisedEngine | None = None
         self._models: tuple[nn.Module, ...] = ()
+
+    @property
+    def config(self) -> DPSGDConfig:
+        """The run's settings, which are charged."""
+        return self._config
 
     def make_private(
         self,

@@ -170,7 +170,8 @@ def private_selection(
         base: what `train` costs: the `DPSGDConfig` of each `Session` that it makes, and all other
             events, in the ledger's adjacency; without `score` also those of the returned number. A
             list of configurations stands for a `Session` that takes any one of them, as a run's
-            public parameters say.
+            public parameters say. Where lists overlap, each `Session` in turn uses up the shortest
+            that has its configuration, and one for which none is left fails the run.
             Empty if `train` reads none of this ledger's records. A dict such as
             {"training": [...]} if `train` reads only records of another role: those pay for
             training, the curator's own for the score.

@@ -12,10 +12,10 @@ The strategies are those of `plan_tuning`. The models of a "search" are paid for
 one is returned without another run.
 
 Before anything is charged, `fit` and `score` are tried on stand-in records, because a failure on
-the true ones is hidden: whether a run fails may depend on the records. `fit` takes all its steps
-there, so one that stops early is refused. The trial reads the shapes and dtypes of the records, of
-a dataset's first one, and its keys if it is a mapping; never their values. Where these differ from
-record to record they tell of that record in the trial's errors: give `example=`.
+the true ones is hidden: whether a run fails may depend on the records. `fit` takes all steps of
+each configuration there, so one that stops early is refused. The trial reads the shapes and dtypes
+of the records, of a dataset's first one, and its keys if it is a mapping; never their values. Where
+these differ from record to record they tell of that record in the trial's errors: give `example=`.
 
 A search is resumed from its ledger. A run that was killed has been charged, and is not run again. A
 selection that was killed is charged and lost, because what it drew must stay hidden and must not be
@@ -51,9 +51,10 @@ from dpbo.acquisition.expected_improvement import posterior_mean, suggest
 from dpbo.curator.curator import Curator
 from dpbo.curator.evaluation import private_generators
 from dpbo.dpsgd.engine import Fit, NoisedEngine, Session
+from dpbo.dpsgd.gains import gain_test
 from dpbo.dpsgd.hidden_runs import DensityRatioProposals
 from dpbo.dpsgd.noise import NoisedOptimizer, PoissonSamples
-from dpbo.dpsgd.planning import DPSGDConfig, TuningPlan, settings_of
+from dpbo.dpsgd.planning import DPSGDConfig, TuningPlan, run_event, settings_of
 from dpbo.dpsgd.rebuilding import map_parts
 from dpbo.dpsgd.selection import (
     NoisedScore,
@@ -63,6 +64,7 @@ from dpbo.dpsgd.selection import (
 )
 from dpbo.entropy import system_entropy
 from dpbo.errors import InputError, ReleaseLost, UsageError
+from dpbo.events import RolesEvent
 from dpbo.fingerprint import fingerprint
 from dpbo.isolation import INTERRUPTS, isolate_generators
 from dpbo.mechanisms.gaussian import GaussianMechanism
@@ -73,9 +75,10 @@ from dpbo.queries.score_evaluation import Score
 from dpbo.records.containers import count_records
 from dpbo.records.protected_records import require_other_rows, require_unnamed
 from dpbo.records.view import PrivateView
+from dpbo.run_counts import FixedRuns, RunCountDistribution
 from dpbo.space import Space
 from dpbo.statement import Statement
-from dpbo.validation import Within, checked, warn
+from dpbo.validation import Risk, Within, checked, warn
 
 _LOG = logging.getLogger(__name__)
 _TRAINING = "training"
@@ -123,13 +126,17 @@ class TunedModel:
             trained it and no folder kept it.
         score: the model's noised validation score. A search gives its posterior mean, which is a
             little too high: the best of several. None if all runs of a selection failed.
-        gain: its score less that of the default parameters, each as `score` is; 0 where the default
-            run is recommended. None without `default`, or where the default's run was lost.
+        gain: the model's score exceeds that of the default's model by more than this, without their
+            noise; with probability `risk` at most it does not (`dpbo.dpsgd.gains`). 0 where the
+            default is recommended. None without `default`; with a warning, where the default's
+            model failed or is not kept.
         score_std: standard deviation of the noise of one run's score. A search's posterior mean
-            averages over runs and has less.
+            averages over runs and has less; a difference of two runs' scores has 1.4 times it.
         statement: the guarantee for both roles.
         X, Y: the runs that were paid for one by one, points `t x d` and noised scores `t x 1`:
-            those of a search, and the default's beside hidden runs.
+            those of a search, and the default's beside hidden runs. Of a plan with several
+            configurations X has one column more, the last, with the place in `plan.configs`:
+            `space.decode(X[i, :-1])` and `plan.configs[int(X[i, -1])]`.
         file: where the model is kept, as `torch.save` writes it; None without `folder`.
     """
 
@@ -155,6 +162,7 @@ def tune(
     plan: TuningPlan,
     parameters: dict[str, Any] | None = None,
     default: dict[str, Any] | None = None,
+    risk: Risk = 0.1,
     initial: int = 4,
     seed: int = 0,
     folder: str | pathlib.Path | None = None,
@@ -185,11 +193,14 @@ def tune(
         plan: one plan of `plan_tuning`, which also says the budget, the adjacency, the score range
             and the number of validation records.
         parameters: for "once", inside the space; where the plan has several configurations, with
-            the epochs and batches of one.
+            the epochs and batches of one, and its batch_size where they have several.
         default: the parameters that are used without tuning, likewise, for a plan with
             default=True. They are the first run of a search and of "once". Beside hidden runs they
             are a run of its own, paid for by itself: with 10 hidden runs it takes three tenths more
-            noise. The better one by noised scores is recommended.
+            noise. Another run is recommended only where its noised score exceeds theirs by more
+            than noise explains: after 10 hidden runs, by 3.0 `score_std`.
+        risk: the probability, at most, that the default is replaced where no run's model is better,
+            or that the model is better by less than `gain`, whatever the records.
         initial: number of Sobol points before a search's model proposes; at least 2.
         seed: of the search's points; never of noise, samples, or a selection's proposals.
         folder: where released models are kept, a file each: those of a search, or the best one of a
@@ -201,13 +212,14 @@ def tune(
         example: (training, validation), a few public records of the same form for the trial.
             Omitted, `fit` is tried on zeros in the form of the first training record, and `score`
             on made-up records in the form of the validation records.
-        try_first: before anything is reserved, call `fit` with stand-in records at four points, and
-            `score` on the model. Two are the space's ends, where all parameters are smallest or
-            largest (for "once" `parameters`): there `fit` takes all steps, at the others two. The
-            first two samples have the configured size; those of all other steps have two records,
-            and no noise is drawn for them. What `fit` and `score` raise is raised as it is. False
-            omits the trial, for a `fit` that takes very long. Then a `fit` that always fails spends
-            the whole budget.
+        try_first: before anything is reserved, call `fit` with stand-in records, and `score` on the
+            model. `fit` takes all steps at `default` and, for "once", `parameters`, else at the
+            space's ends, where all other parameters are smallest or largest: of several
+            configurations each is at one end, a single one at both. It takes two steps at two more
+            points. The first two samples have the configured size; those of all other steps have
+            two records, and no noise is drawn for them. What `fit` and `score` raise is raised as
+            it is. False omits the trial, for a `fit` that takes very long. Then a `fit` that always
+            fails spends the whole budget.
 
     Raises:
         InputError: an argument outside its range, records that none can be made up for, or
@@ -227,7 +239,7 @@ def tune(
         raise InputError("default", default, allowed)
     given = {"parameters": parameters, "default": default}
     study = _Study(
-        fit, score, training, validation, space, plan, given, max(initial, 2), seed, folder
+        fit, score, training, validation, space, plan, given, risk, max(initial, 2), seed, folder
     )
     study.require_planned_number()
     if not allow_repeated:
@@ -273,6 +285,14 @@ def tune(
             " number; pass folder= to the next study."
         )
         warn(text, UserWarning)
+    elif plan.default and found.gain is None:
+        text = (
+            "tune tells no gain: the run at the default parameters failed on the private records,"
+            " or was interrupted, or another process trained its model and no folder= kept it. What"
+            " was charged stays charged. Try fit at the default parameters on public records of"
+            " the same form and number; pass folder= to the next study."
+        )
+        warn(text, UserWarning)
     return found
 
 
@@ -288,6 +308,7 @@ class _Study:
         space: Space,
         plan: TuningPlan,
         given: dict[str, dict[str, Any] | None],
+        risk: float,
         initial: int,
         seed: int,
         folder: str | pathlib.Path | None,
@@ -298,6 +319,7 @@ class _Study:
         self.plan = plan
         # how many runs are paid for one by one
         self.paid = plan.usually if plan.run_count is None else int(plan.default)
+        self.risk = risk
         self.seed = seed
         self.folder = None if folder is None else pathlib.Path(folder)
         self.view = PrivateView.of(validation, _RECORD, units_are_public=False)
@@ -308,19 +330,20 @@ class _Study:
             GaussianMechanism(plan.score_multiplier),
             {"divisor": self.divisor},
         )
-        fixed = [
-            _encoded(self.space, plan, name, given[name])
+        # public points at which runs are paid for, the first ones
+        self.fixed = {
+            name: _encoded(self.space, plan, name, given[name])
             for name in ("default", "parameters")
             if given[name] is not None
-        ]
-        self.default = fixed[0] if plan.default else None
-        if plan.strategy == "once":
-            self.tried = self.design = torch.stack(fixed)
-        else:
-            # A number of steps that follows a parameter is least at an end of it.
-            others = self.space.sample(_TRIED_POINTS, seed=seed)
-            self.tried = torch.cat([self.space.bounds, others])
-            self.design = torch.stack([*fixed, *self.space.sample(initial, seed=seed)])[:initial]
+        }
+        self.default = self.fixed.get("default")
+        self.design = list(self.fixed.values())
+        self.tried = list(self.design)
+        self.others: list[torch.Tensor] = []
+        if plan.strategy != "once":
+            self.design = [*self.design, *self.space.sample(initial, seed=seed)][:initial]
+            self.tried = [*_ends(self.space, plan), *self.tried]
+            self.others = list(self.space.sample(_TRIED_POINTS, seed=seed))
 
     def require_planned_number(self) -> None:
         """Raise UsageError where the number of validation records is public, and another than the
@@ -360,8 +383,8 @@ class _Study:
         )
         # An initial model that the caller seeded stays the same.
         with isolate_generators(system_entropy):
-            for place, x in enumerate(self.tried):
-                samples = None if place < len(self.space.bounds) else _TRIED_STEPS
+            for place, x in enumerate([*self.tried, *self.others]):
+                samples = None if place < len(self.tried) else _TRIED_STEPS
                 try:
                     tried = functools.partial(session, samples=samples)
                     model = self.train(self.space.decode(x), tried)
@@ -416,12 +439,13 @@ class _Study:
         gain = None
         if models is not None and len(X):
             own = float(Y[0])
-            gain = 0.0 if score is None else max(score - own, 0.0)
+            gain = 0.0 if score is None else max(score - own - self.margin(plan.run_count), 0.0)
             if not gain:
                 x = X[0]
                 score = own
                 model = models.kept(x)
                 file = models.file(x)
+            gain = self.told(gain, models)
         return TunedModel(
             None if x is None else self.parameters_at(x),
             model,
@@ -433,6 +457,17 @@ class _Study:
             file,
             gain,
         )
+
+    def margin(self, run_count: RunCountDistribution) -> float:
+        """By how much the best of so many scores must exceed the default's."""
+        return gain_test(run_count, risk=self.risk) * self.plan.score_std
+
+    def told(self, gain: float, models: _Models) -> float | None:
+        """The gain; None without the default's model. One that failed has the worst score, over
+        which any model gains much.
+        """
+        assert self.default is not None
+        return None if models.kept(self.default) is None else gain
 
     def parameters_at(self, x: torch.Tensor) -> dict[str, Any]:
         """The parameters that are released of a run at x."""
@@ -485,8 +520,15 @@ class _Study:
         means = posterior_mean(self.space, X, Y, Yvar)
         best = int(means.argmax())
         gain = None
-        if self.default is not None and len(own := means[(X == self.default).all(1)]):
-            gain = float(means[best] - own[0])
+        if self.default is not None:
+            defaults = (X == self.default).all(1)
+            if defaults.any():
+                first = int(defaults.int().argmax())
+                margin = self.margin(FixedRuns(max(self.paid - 1, 1)))
+                gains = Y[:, 0] - Y[first, 0] - margin
+                better = (gains > 0.0) & ~defaults
+                best = int(means.where(better, -math.inf).argmax()) if better.any() else first
+                gain = self.told(float(gains[best].clamp(min=0.0)), models)
         return TunedModel(
             self.parameters_at(X[best]),
             models.kept(X[best]),
@@ -522,6 +564,19 @@ def _searched(space: Space, plan: TuningPlan) -> Space:
     return Space({**space.specs, _CONFIGURATION: list(map(settings_of, plan.configs))})
 
 
+def _ends(space: Space, plan: TuningPlan) -> torch.Tensor:
+    """The space's two ends, in turn, so often that each configuration is at one of them: a number
+    of steps that follows another parameter is least at an end of it.
+    """
+    count = len(plan.configs)
+    places = torch.arange(max(count, len(space.bounds)), device="cpu")
+    ends = space.bounds[places % len(space.bounds)]
+    if count > 1:
+        coordinate = space.names.index(_CONFIGURATION)
+        ends[:, coordinate] = ends.new_tensor(space.cat_dims[coordinate])[places % count]
+    return ends
+
+
 def _encoded(
     space: Space, plan: TuningPlan, name: str, given: dict[str, Any] | None
 ) -> torch.Tensor:
@@ -533,7 +588,10 @@ def _encoded(
         fitting = [each for each in known if said == {one: each[one] for one in said}]
         if len(fitting) != 1:
             raise InputError(
-                name, said, "with the epochs and batches of one of the plan's configurations"
+                name,
+                said,
+                "with the epochs, batches and batch_size of one of the plan's configurations, or as"
+                " many of these as tell it from the others",
             )
         point[_CONFIGURATION] = fitting[0]
     try:
@@ -698,8 +756,11 @@ class _Models:
         terms = {"role": _TRAINING, "attested": "Poisson", **terms_of(study.space)}
         if len(study.plan.configs) == 1:
             terms |= settings_of(study.plan.config)
-        # before that of its score
-        run = study.plan.events[-2].repeated(1)
+        if study.fixed:
+            terms["points"] = {name: x.tolist() for name, x in study.fixed.items()}
+        # Of what runs train by, so that the accounting refuses what it was not made for.
+        adjacency = study.plan.adjacency
+        run = RolesEvent(costs=((_TRAINING, (run_event(study.plan.configs, adjacency),)),))
         self._reservation = curator.reserve(_TRAINING, run, slots=study.paid, terms=terms)
 
     @property

@@ -32,7 +32,7 @@ the risk is attained: where all utilities are 0, or where all but one are and th
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import mpmath
 import numpy as np
@@ -44,9 +44,8 @@ from dpbo.mechanisms.choice import NONE, ChoiceMechanism
 from dpbo.mechanisms.exponential import ExponentialMechanism
 from dpbo.mechanisms.mechanism import Entropy, Floats, Integers
 from dpbo.mechanisms.rounding import random_word
-from dpbo.validation import between, checked, checked_constructor
+from dpbo.validation import Risk, checked, checked_constructor
 
-Risk = Annotated[float, between(1e-6, 0.5)]
 # Of P(s) / s.
 _MOST = (2 / 3) ** 1.5
 # Far above the error of the logarithm of 2^16 float exponentials, and of one float product.

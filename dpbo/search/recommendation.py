@@ -21,7 +21,7 @@ a few records lose, or gain, beyond c. So c is a quarter of the width of the sco
 import decimal
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +29,8 @@ from numpy.typing import NDArray
 from dpbo.mechanisms.additive import IndependentNoise
 from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.planning import two_digits
-from dpbo.validation import between
 
 Array = NDArray[np.float64]
-Risk = Annotated[float, between(1e-6, 0.5)]
 # Of a gain, if it is as large as `Detectable` says.
 POWER = 0.8
 # Half a step of the grid is at most 2^-21 of the scale.

@@ -39,13 +39,14 @@ from dpbo.search import rehearsal
 from dpbo.search.listing import Listing
 from dpbo.search.problem import Problem, least_noise
 from dpbo.search.public_scores import PublicScores, Shares, public_candidates
-from dpbo.search.recommendation import POWER, Recommendation, Risk, clip_of, exceeded
+from dpbo.search.recommendation import POWER, Recommendation, clip_of, exceeded
 from dpbo.search.rehearsal import DRAWS, Population, Rehearsal, Simulated
 from dpbo.search.results import SearchResult
 from dpbo.search.task import Task
 from dpbo.search.training import place_of
 from dpbo.validation import (
     Count,
+    Risk,
     at_least,
     between,
     named_settings,

@@ -35,11 +35,13 @@ happens with at most the error level.
 
 The guesses are those of the largest scores for in and of the least for out, equally many. Their
 number is fixed before, as a share of the canaries. Each of `SHARES` is tried at an equal part of
-the error level, so that the best of them is still right with the stated confidence.
+the error level, so that the best of them is still right with the stated confidence. The best of
+several audits is not: the canaries, the score and the level are fixed before the run, from other
+trainings if they are tried, and one audit is told.
 
-One run shows less than many (`audit`): with n canaries and guesses that are all right, at most
-about log(r / log(1 / level)) of epsilon. A bound far below the guarantee says that the audit is
-weak.
+One run shows less than many (`audit`): of r guesses that are all right, with delta 0, at most about
+log(r / log(6 / level)) of epsilon, the 6 for as many shares. A bound far below the guarantee says
+that the audit is weak.
 """
 
 import itertools
@@ -145,7 +147,8 @@ def audit_model(
             far the model moved along its gradient. It must not know which canaries are in.
         canaries: records, 20 at least; a thousand and more show more. What shows most are canaries
             whose clipped gradients are orthogonal to each other and to those of true records.
-        level: the error level: largest probability that a bound is wrong.
+        level: the error level: largest probability that a bound is wrong, of one audit whose
+            canaries and score were fixed before it. The largest of several bounds errs more often.
 
     Returns:
         A `ModelAudit`: compare its `epsilon(delta)` with the guarantee.

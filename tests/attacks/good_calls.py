@@ -504,6 +504,7 @@ METHODS = (
     " gibo.GradientGP.gradient_posterior gibo.GradientGP.of_one_unit"
     " gibo.GradientGP.gradient_query gibo.GradientGP.release_gradient"
     " gibo.gradient_points.fewest_gradient_points dpsgd.selection.selection_event"
+    " dpsgd.gains.gain_test"
     " dpsgd.hidden_runs.DensityRatioProposals queries.ball.Ball queries.ball.Box"
     " papers.em.mixture_moments.MixtureMoments papers.em.point_sums.ClusterSums"
     " papers.em.point_sums.SecondMoment papers.po_gp_ucb.rows.RowOutcome testing.auditing.reachable"

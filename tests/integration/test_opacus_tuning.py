@@ -22,9 +22,11 @@ from torch.utils.data import TensorDataset
 from dpbo import Budget, Space
 from dpbo.accounting import compose
 from dpbo.dpsgd import DPSGDConfig, Session, plan_tuning, tune, tuning
+from dpbo.dpsgd.gains import gain_test
 from dpbo.dpsgd.planning import settings_of
 from dpbo.errors import (
     InputError,
+    LedgerMismatch,
     ReleaseLost,
     ReservationChanged,
     ScoreError,
@@ -163,7 +165,10 @@ class TestSession:
         with pytest.raises(UsageError, match="step"):
             train(net, optimizer, [(X[:9], Y[:9])])
         assert torch.equal(net.state_dict()["_module.weight"], before)
-        net, optimizer, loader = private(Session(TRAINING, TERMS), nn.Linear(4, 2))
+        session = Session(TRAINING, TERMS)
+        with pytest.raises(AttributeError):
+            session.config = dataclasses.replace(TERMS, noise_multiplier=0.5)  # type: ignore[misc]
+        net, optimizer, loader = private(session, nn.Linear(4, 2))
         optimizer.noise_multiplier = 0.5
         with pytest.raises(InputError, match="noise_multiplier"):
             train(net, optimizer, loader)
@@ -537,6 +542,38 @@ class TestTrial:
             four[strategy], where, UsageError, "fewer steps", fit=stops, space=space, **terms
         )
 
+    @pytest.mark.parametrize(
+        ("strategy", "early"),
+        [
+            *itertools.product(["selection"], [0, 1, 2, "default"]),
+            *itertools.product(["once"], [2, "default"]),
+        ],
+    )
+    def test_a_configuration_or_default_that_stops_early_is_refused_wherever_it_is(
+        self, several, where, strategy, early
+    ):
+        """Configurations within, and the default, were not run through: a loop of 40 steps was paid
+        for where 50 were configured.
+        """
+        middle = dataclasses.replace(CONFIGS[0], epochs=5, batches=2)
+        configs = CONFIGS[0], middle, CONFIGS[1]
+        plan = dataclasses.replace(several[strategy], configs=configs)
+        seen = []
+
+        def stops(parameters, session):
+            net, optimizer, loader = private(session, nn.Linear(4, 2), lr=0.1)
+            by_default = parameters["lr"] == pytest.approx(0.3)
+            stopped = by_default if early == "default" else session.config is configs[early]
+            train(net, optimizer, itertools.islice(loader, 2 if stopped else None))
+            seen.append(stopped)
+            return net
+
+        terms = {"default": {"lr": 0.3, "clip": 1.0, "epochs": 1, "batches": 20}}
+        if strategy == "once":
+            terms["parameters"] = {**GIVEN, "epochs": 1, "batches": 20}
+        self.refused(plan, where, UsageError, "fewer steps", fit=stops, **terms)
+        assert seen == [False] * (len(seen) - 1) + [True], "and at the first such run"
+
     def test_records_without_zeros_need_an_example_or_no_trial(self, four, where):
         once = four["once"]
         words = {"training": Words(X[:300], Y[:300])}
@@ -633,11 +670,9 @@ class TestSeveralConfigurations:
         assert found.gain is not None
         assert found.gain >= 0.0
         assert (found.gain == 0.0) <= (found.parameters == drawn[0][0])
-        own = float(found.Y[0])
         if strategy in ("selection", "hypo"):
             assert charges(where) == ["training", "scores", "selection"]
             assert len(found.X) == 1
-            assert found.score == pytest.approx(own + found.gain)
         else:
             assert charges(where) == ["training", "scores"] * (3 if strategy == "search" else 2)
         drawn.clear()
@@ -648,6 +683,84 @@ class TestSeveralConfigurations:
             found.gain,
         )
         assert not drawn
+
+    @pytest.mark.parametrize("strategy", ["selection", "search", "once"])
+    def test_only_a_score_that_noise_does_not_explain_replaces_the_default(self, several, strategy):
+        """All scores are 0 or 1 up to noise, for a model says one class or nearly the truth."""
+        plan = several[strategy]
+        default = {**GIVEN, "epochs": 1, "batches": 20}
+        other = {"parameters": {**GIVEN, "lr": 0.1, "epochs": 3, "batches": 1}}
+        terms = {"default": default, **(other if strategy == "once" else {})}
+        law = plan.run_count or FixedRuns(plan.usually - 1)
+
+        def begins(better):
+            def fit(parameters, session):
+                good = (parameters == pytest.approx({**default, "batch_size": 15})) != better
+                net = nn.Linear(4, 2)
+                with torch.no_grad():
+                    net.bias.zero_()
+                    net.weight.zero_()
+                    net.weight[1, 0] = 1e4 if good else -1e4
+                    net.weight[1, 1] = 3e3 if good else -3e3
+                net, optimizer, loader = private(session, net, lr=1e-3)
+                train(net, optimizer, loader)
+                return net
+
+            return fit
+
+        kept = tuned(plan, fit=begins(better=False), **terms)
+        assert kept.gain == 0.0
+        assert kept.parameters == pytest.approx({**default, "batch_size": 15})
+        assert kept.score > 0.8
+        for risk in (0.1, 1e-6):
+            margin = gain_test(law, risk=risk) * plan.score_std
+            found = tuned(plan, fit=begins(better=True), risk=risk, **terms)
+            assert found.parameters != kept.parameters
+            assert abs(found.gain - (1.0 - margin)) < 6 * 2**0.5 * plan.score_std
+            if plan.run_count is not None:
+                assert found.gain == pytest.approx(found.score - float(found.Y[0]) - margin)
+
+    @pytest.mark.parametrize("strategy", ["selection", "search", "once"])
+    def test_a_default_that_fails_has_no_gain_over_it(self, several, strategy):
+        default = {**GIVEN, "epochs": 1, "batches": 20}
+        other = {"parameters": {**GIVEN, "epochs": 3, "batches": 1}} if strategy == "once" else {}
+
+        def fails(parameters, session):
+            if parameters == pytest.approx({**default, "batch_size": 15}):
+                raise MemoryError
+            return fit({name: parameters[name] for name in GIVEN}, session)
+
+        with pytest.warns(UserWarning, match="tune tells no gain"):
+            found = tuned(several[strategy], fit=fails, default=default, **other)
+        assert found.gain is None
+        assert found.model is not None
+
+    @pytest.mark.parametrize("strategy", ["selection", "search", "once"])
+    def test_runs_that_train_by_less_noise_than_was_planned_are_refused(
+        self, four, where, strategy
+    ):
+        quiet = dataclasses.replace(four[strategy].config, noise_multiplier=0.1)
+        plan = dataclasses.replace(four[strategy], configs=(quiet,))
+        with pytest.raises(InputError, match=r"Planned\(.* can pay for"):
+            tuned(plan, **given(strategy), **where)
+        assert not FITS
+        assert charges(where) == []
+
+    @pytest.mark.parametrize("strategy", ["selection", "search", "once"])
+    def test_a_study_goes_on_with_its_own_default_alone(self, several, where, strategy):
+        """It answered for the first one."""
+        default = {**GIVEN, "epochs": 1, "batches": 20}
+        other = {**GIVEN, "epochs": 3, "batches": 1}
+        terms = {"default": default, **({"parameters": other} if strategy == "once" else {})}
+
+        def short(parameters, session):
+            return fit({name: parameters[name] for name in GIVEN}, session)
+
+        tuned(several[strategy], fit=short, **terms, **where)
+        for name in terms:
+            changed = {**terms, name: {**terms[name], "lr": 0.2}}
+            with pytest.raises(LedgerMismatch, match="points"):
+                tuned(several[strategy], fit=short, **changed, **where)
 
     def test_what_a_configuration_decides_is_no_parameter_and_a_default_is_planned(
         self, four, several

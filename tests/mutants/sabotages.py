@@ -1790,12 +1790,75 @@ SABOTAGES = (
     Sabotage(
         "the trial before a tuning ends before a fit that stops early would",
         where="dpbo.dpsgd.tuning:_Study.try_first",
-        old="samples = None if place < len(self.space.bounds) else _TRIED_STEPS",
+        old="samples = None if place < len(self.tried) else _TRIED_STEPS",
         new="samples = _TRIED_STEPS",
         test=(
             "tests/integration/test_opacus_tuning.py"
             "::TestTrial"
             "::test_a_fit_that_takes_fewer_steps_than_configured_is_refused_before_a_charge"
+        ),
+    ),
+    Sabotage(
+        "the trial before a tuning runs through the ends of one configuration alone",
+        where="dpbo.dpsgd.tuning:_ends",
+        old="[places % count]",
+        new="[places * 0]",
+        test=(
+            "tests/integration/test_opacus_tuning.py"
+            "::TestTrial"
+            "::test_a_configuration_or_default_that_stops_early_is_refused_wherever_it_is"
+            "[selection-1]"
+        ),
+    ),
+    Sabotage(
+        "a DP-SGD run is charged as the plan says, whatever it trains by",
+        where="dpbo.dpsgd.tuning:_Models.__init__",
+        old="run = RolesEvent(costs=((_TRAINING, (run_event(study.plan.configs, adjacency),)),))",
+        new="run = study.plan.events[-2].repeated(1)",
+        test=(
+            "tests/integration/test_opacus_tuning.py"
+            "::TestSeveralConfigurations"
+            "::test_runs_that_train_by_less_noise_than_was_planned_are_refused[search]"
+        ),
+    ),
+    Sabotage(
+        "the better of two noised scores replaces the default",
+        where="dpbo.dpsgd.gains:gain_test",
+        old="if exceeded(0.0) >= 0.0:",
+        new="if True:",
+        test=(
+            "tests/unit/dpsgd/test_gains.py"
+            "::test_models_that_are_alike_replace_the_default_with_the_stated_risk"
+        ),
+    ),
+    Sabotage(
+        "the best of several scores is tested against the default as one score is",
+        where="dpbo.dpsgd.gains:gain_test",
+        old="run_count.generating(scipy.special.ndtr(_PLACES + h))",
+        new="scipy.special.ndtr(_PLACES + h)",
+        test=(
+            "tests/unit/dpsgd/test_gains.py"
+            "::test_models_that_are_alike_replace_the_default_with_the_stated_risk"
+        ),
+    ),
+    Sabotage(
+        "a gain is told over a default run that failed",
+        where="dpbo.dpsgd.tuning:_Study.told",
+        old="return None if models.kept(self.default) is None else gain",
+        new="return gain",
+        test=(
+            "tests/integration/test_opacus_tuning.py"
+            "::TestSeveralConfigurations::test_a_default_that_fails_has_no_gain_over_it"
+        ),
+    ),
+    Sabotage(
+        "a study with another default goes on as the first one's",
+        where="dpbo.dpsgd.tuning:_Models.__init__",
+        old="if study.fixed:",
+        new="if False:",
+        test=(
+            "tests/integration/test_opacus_tuning.py"
+            "::TestSeveralConfigurations::test_a_study_goes_on_with_its_own_default_alone"
         ),
     ),
     Sabotage(
