@@ -206,8 +206,9 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
         # Opacus' own takes Poisson samples, too.
         poisson = load_opacus("opacus.utils.uniform_sampler").UniformWithReplacementSampler
         batches = data_loader.batch_sampler
-        plain = batches is None or type(batches) is BatchSampler
-        sampler: Any = data_loader.sampler if plain else batches
+        sampler: Any = data_loader.sampler if batches is None else batches
+        if type(batches) is BatchSampler:
+            sampler = batches.sampler
         whole = type(sampler) is SequentialSampler or (
             type(sampler) is RandomSampler
             and not sampler.replacement

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from opacus.data_loader import DPDataLoader
 from scipy.stats import loguniform
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score
@@ -17,6 +18,7 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     IterableDataset,
+    RandomSampler,
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
@@ -218,6 +220,10 @@ def test_a_sampler_that_would_be_dropped_and_a_stream_are_refused_with_what_to_d
         (DataLoader(RECORDS, sampler=SubsetRandomSampler(range(9))), r"Subset\(dataset, places\)"),
         (DataLoader(RECORDS, batch_sampler=BatchSampler(weighted, 9, False)), "Weighted"),
         (DataLoader(RECORDS, batch_sampler=[[0, 1], [2]]), "with a list"),
+        (
+            DataLoader(RECORDS, sampler=RandomSampler(RECORDS, num_samples=10)),
+            "with a RandomSampler",
+        ),
         (DataLoader(Stream()), "a stream has no places"),
     ):
         with pytest.raises(InputError, match=remedy) as refused:
@@ -231,7 +237,7 @@ def test_a_sampler_that_would_be_dropped_and_a_stream_are_refused_with_what_to_d
     PrivateEngine(curator, config).make_private(
         module=network,
         optimizer=optimizer,
-        data_loader=DataLoader(RECORDS, batch_size=20, shuffle=True),
+        data_loader=DPDataLoader(RECORDS, sample_rate=0.5),
         max_grad_norm=1.0,
     )
 
