@@ -215,7 +215,6 @@ def test_a_sampler_that_would_be_dropped_and_a_stream_are_refused_with_what_to_d
     network = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     weighted = WeightedRandomSampler([1.0] * 60, 60)
-    some = RandomSampler(RECORDS, num_samples=10)
     for loader, remedy in (
         (DataLoader(RECORDS, sampler=weighted), "public one of its class"),
         (DataLoader(RECORDS, sampler=SubsetRandomSampler(range(9))), r"Subset\(dataset, places\)"),

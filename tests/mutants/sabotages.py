@@ -2130,7 +2130,7 @@ SABOTAGES = (
     Sabotage(
         "a loader's sampler is dropped in silence",
         where="dpbo.dpsgd.engine:NoisedEngine.make_private",
-        old="if not isinstance(sampler, (SequentialSampler, RandomSampler, PoissonSamples)):",
+        old="if not whole and not isinstance(sampler, (PoissonSamples, poisson)):",
         new="if False:",
         test=(
             "tests/integration/test_habits.py"
