@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import pathlib
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor, Future
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -455,16 +455,18 @@ class Curator(Opaque):
                 self._releases.draw(charged, self._draw)
             return tuple(map(self._releases.value, handles))
 
-        release = functools.partial(self._shared.release, f"release {name}", question, charge, draw)
+        def release(compare: Callable[[], None]) -> tuple[Release, ...]:
+            return self._shared.release(f"release {name}", question, compare, charge, draw)
+
         with self._lock:
             if not handles:
-                return release()
+                return release(lambda: None)
             event = mechanism.event(len(handles))
             # An interrupt may come after the charge.
             with self.protected.charging(
-                event, lambda: any(map(self._releases.is_charged, handles))
+                event, lambda: any(map(self._releases.is_charged, handles)), compared=True
             ):
-                return release()
+                return release(lambda: self.protected.compare(event))
 
     def deliver(self) -> None:
         """Store what was charged and drawn while the ledger was out of reach. Every release begins
@@ -539,7 +541,7 @@ class Curator(Opaque):
             stated = {"budget": describe_budget(budget), **stated}
 
         # A reservation of which nothing is charged tells nothing of the records.
-        self.protected.compare(event)
+        self._shared.on_records("compare tables", lambda: self.protected.compare(event))
         begun = self.ledger.reservation(name) is not None
         if given is not None or parallel or ordered:
             # A reservation of which nothing is charged may go on with a corrected score. Answers of
@@ -581,12 +583,17 @@ class Curator(Opaque):
         # a ledger in memory has one curator, and that its records
         if self.ledger.storage.persistent:
             key = self._shared.change("compare records", (), lambda: key_of(self._shared.own))
-            found[f"{self.ledger.birth.role} records"] = self._digest(key)
-            if ordered:  # which is refused on several ranks
-                rows = RowDigests.of(self.__view)
-                found[ORDER] = None if rows is None else rows.digest_in_order(key)
-            for name, table in (tables or {}).items():
-                found[name] = table_digest(table, key)
+
+            def digests() -> dict[str, str | None]:
+                found = {f"{self.ledger.birth.role} records": self._digest(key)}
+                if ordered:  # which is refused on several ranks
+                    rows = RowDigests.of(self.__view)
+                    found[ORDER] = None if rows is None else rows.digest_in_order(key)
+                for name, table in (tables or {}).items():
+                    found[name] = table_digest(table, key)
+                return found
+
+            found = self._shared.on_records("digest records", digests)
         self._shared.change(
             f"bind {reservation}",
             (sorted(things), sorted(found), begun),

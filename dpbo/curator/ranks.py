@@ -22,7 +22,7 @@ waits on. All ranks and the network between them are trusted: sums are private a
 With `Ranks(trust="sum")` no rank trusts another, nor the network. Each keeps its partial sums and a
 ledger of its own. In a release every rank charges its own ledger, then adds its share of the noise
 and its masks (secure_sum.py), and sends that to all: the total is the release. Nothing that another
-rank sent is unpickled. Whether an evaluation failed is one bit of all ranks together.
+rank sent is unpickled. Whether a step failed somewhere is one bit of all ranks together.
 """
 
 import contextlib
@@ -172,18 +172,27 @@ class Ranks:
         on all.
 
         A rank that raised gets its own error. The others get the first such rank's, or RankFailed
-        where that is not one of dpbo's errors, and always with trust="sum". A Failure of one rank
-        is returned on all.
+        where that is not one of dpbo's errors. A Failure of one rank is returned on all.
+
+        With trust="sum" the others get RankFailed, and do not learn which rank failed: one that did
+        adds a random word to zeros.
         """
         self._require_same(title, question)
         value, error = _attempt(work)
+        if self._masks is not None:
+            failed = error is not None or isinstance(value, Failure)
+            word = system_entropy(_LENGTH) if failed else bytes(_LENGTH)
+            all_done = not self._sum(np.frombuffer(word, dtype="<i8"), "failed").any()
+            if error is not None:
+                raise error
+            if not (failed or all_done):
+                raise RankFailed(None, "an error")
+            return cast(T, value)
         mark = _ERROR if error is not None else _FAILURE if isinstance(value, Failure) else _FINE
         marks = self.gather_mark(mark)
         worst = max(marks)
         if worst == _FINE:
             return cast(T, value)
-        if self._masks is not None:
-            raise error or RankFailed(marks.index(worst), "an error")
         return self._broadcast(marks.index(worst), value, error)
 
     def run_on_rank_0(self, title: str, question: Iterable[Any], work: Callable[[], T]) -> T:
@@ -199,7 +208,9 @@ class Ranks:
         error where one failed on any rank.
         """
         if self._masks is not None:
-            return self._own_outcome(title, question, work)
+            with contextlib.suppress(RankFailed):
+                return self.run_together(title, question, work)
+            return Failure("rank")
         outcome = self.run_together(title, question, work)
         if isinstance(outcome, Failure):
             return outcome
@@ -364,23 +375,6 @@ class Ranks:
         assert self._masks is not None
         words = self._masks.masked(numbers, fingerprint((self._asked, about)))
         return self._masks.total(self.all_gather(words)).reshape(numbers.shape)
-
-    def _own_outcome(
-        self, title: str, question: Iterable[Any], work: Callable[[], Outcome]
-    ) -> Outcome:
-        """This rank's answer, if all ranks have one: a rank that failed adds a random word to
-        zeros, so that all learn whether one did, and no more.
-        """
-        self._require_same(title, question)
-        value, error = _attempt(work)
-        failed = error is not None or isinstance(value, Failure)
-        word = system_entropy(_LENGTH) if failed else bytes(_LENGTH)
-        others = self._sum(np.frombuffer(word, dtype="<i8"), "failed")
-        if error is not None:
-            raise error
-        if others.any() and not failed:
-            return Failure("rank")
-        return cast(Outcome, value)
 
     def _count_own_units(self, view: PrivateView, *, public: bool) -> PrivateView:
         """`count_units` where each rank's number stays its own.

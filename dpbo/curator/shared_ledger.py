@@ -119,14 +119,20 @@ class SharedLedger:
             raise refused
         return cast(T, value)
 
+    def on_records(self, title: str, work: Callable[[], T]) -> T:
+        """`work()` of each rank, which depends on its own records."""
+        return work()
+
     def release(
         self,
         title: str,
         question: Iterable[Any],
+        compare: Callable[[], None],
         charge: Callable[[], C],
         draw: Callable[[C], T],
     ) -> T:
-        """`draw(charge())` of rank 0, on every rank."""
+        """`draw(charge())` of rank 0, on every rank, after `compare()` of each."""
+        compare()
         return self.change(title, question, lambda: draw(charge()))
 
 
@@ -169,15 +175,27 @@ class OwnLedger:
         shown = f"{title} after entry {self._read} ({head[:8]})"
         return self._ranks.run_together(shown, (head, *question), work)
 
+    def on_records(self, title: str, work: Callable[[], T]) -> T:
+        """`work()` of each rank, which depends on its own records: where it raises, the others
+        learn no more than that some rank failed.
+        """
+        return self.change(title, (), work)
+
     def release(
         self,
         title: str,
         question: Iterable[Any],
+        compare: Callable[[], None],
         charge: Callable[[], C],
         draw: Callable[[C], T],
     ) -> T:
-        """`draw(charge())` of each rank: none draws before all have charged."""
-        charged = self.change(title, question, charge)
+        """`draw(charge())` of each rank, after `compare()`: none draws before all have charged."""
+
+        def compared() -> C:
+            compare()
+            return charge()
+
+        charged = self.change(title, question, compared)
         self._ranks.key_by(self.head())
         return draw(charged)
 

@@ -146,6 +146,23 @@ def run(ranks, folder):
     return search(ranks, folder, entropy=SeededEntropy(3), **own(folder, ranks))
 
 
+@contextlib.contextmanager
+def lying(ranks, lie):
+    """Rank 1 lies in the second sum within; the first says whether a step failed."""
+    honest = Masks.masked
+    count = 0
+
+    def sent(self, numbers, about):
+        nonlocal count
+        count += 1
+        return (lie if count == 2 else honest)(self, numbers, about)
+
+    if ranks.rank == 1:
+        Masks.masked = sent  # type: ignore[method-assign]
+    yield
+    Masks.masked = honest  # type: ignore[method-assign]
+
+
 def garbage(ranks, folder):
     """Rank 1 sends random words, then a shifted one; in between all go on."""
     curator = opened(ranks, **own(folder, ranks))
@@ -158,15 +175,14 @@ def garbage(ranks, folder):
     def shifted(self, numbers, about):
         return honest(self, numbers + 12_345, about)
 
-    def lying(lie):
+    def told_by(lie):
         handle = curator.evaluate(mean())
-        if ranks.rank == 1:
-            Masks.masked = lie  # type: ignore[method-assign]
-        met = met_by(lambda: curator.release(handle, NOISE), lambda: curator.release(handle, NOISE))
-        Masks.masked = honest  # type: ignore[method-assign]
-        return met
+        with lying(ranks, lie):
+            return met_by(
+                lambda: curator.release(handle, NOISE), lambda: curator.release(handle, NOISE)
+            )
 
-    told = [lying(at_random), lying(shifted)]
+    told = [told_by(at_random), told_by(shifted)]
     again = curator.release(mean(), NOISE).value.item()
     entries = seen(curator)
     charge = Ledger.charge
@@ -232,10 +248,16 @@ def refused(ranks, folder):
     curator.release(mean(), NOISE)
     entries = seen(curator)
     honest = Masks.masked
-    if ranks.rank == 1:
-        # The sum of rank 2 might overflow by a total of fewer units than it has.
-        Masks.masked = lambda *sent: honest(sent[0], sent[1] - 150, sent[2])  # type: ignore
-    return [met, entries, met_by(lambda: opened(ranks))]
+    altered = rows()
+    altered[dealt(N, ranks)[0], 0] += ranks.rank == 1
+    reserved = functools.partial(
+        Curator.reserve, name="plan", noise=NOISE, slots=2, query=mean(), given={}
+    )
+    reserved(curator).release(mean())
+    (changed,) = met_by(lambda: reserved(opened(ranks, records=altered, **own(folder, ranks))))
+    # The sum of rank 2 might overflow by a total of fewer units than it has.
+    with lying(ranks, lambda self, numbers, about: honest(self, numbers - 150, about)):
+        return [met, entries, changed, met_by(lambda: opened(ranks))]
 
 
 def removed(ranks, folder, more=0):

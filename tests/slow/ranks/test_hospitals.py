@@ -158,8 +158,8 @@ def test_no_message_holds_a_partial_sum_a_share_or_a_total_without_noise(told):
                 private += 1
                 assert number.tobytes() not in messages
     assert private > 200
-    # Digests have 128 bytes, keys 64, what ledgers hold 40, marks 1.
-    masked = [data for rank in sent for _, data in rank if len(data) not in (128, 64, 40, 1)]
+    # Digests have 128 bytes, keys 64, what ledgers hold 40.
+    masked = [data for rank in sent for _, data in rank if len(data) not in (128, 64, 40)]
     words = np.frombuffer(b"".join(masked), dtype=np.uint8)
     assert len(words) > 1500
     assert scipy.stats.chisquare(np.bincount(words, minlength=256)).pvalue > LEVEL
@@ -228,8 +228,10 @@ def test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again(told):
 @attack("A21", "A37")
 def test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_was(told):
     ranks, folder = told("refused")
-    assert {kind for rank in sent_by_all(folder) for kind, _ in rank} == {"all_gather"}
-    for rank, (met, entries, (fewer,)) in enumerate(each["value"] for each in ranks):
+    sent = sent_by_all(folder)
+    assert {kind for rank in sent for kind, _ in rank} == {"all_gather"}
+    assert 1 not in {len(data) for rank in sent for _, data in rank}, "no mark goes in clear"
+    for rank, (met, entries, changed, (fewer,)) in enumerate(each["value"] for each in ranks):
         laplace, choice, fails, much, *arguments = met
         assert laplace[0] == choice[0] == "InputError"
         assert "GDPFilter" in laplace[1]
@@ -238,6 +240,8 @@ def test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_
         assert ("on another rank" in fails[1]) == (rank != 2)
         assert much[0] == "BudgetExceeded", "each finds that by itself, and nothing is unpickled"
         assert "secret" not in str(met)
+        assert changed[0] == ("ReservationChanged" if rank == 1 else "RankFailed")
+        assert rank == 1 or changed[1].startswith("another rank raised an error:")
         assert fewer[0] == ("RankFailed" if rank == 0 else "UsageError")
         assert [error[0] for error in arguments] == ["InputError", "UsageError"] * 2
         assert [kind for kind, _, _ in entries].count("charge") == 1
