@@ -308,6 +308,14 @@ class Ranks:
             )
         return total
 
+    def unlike(self, message: bytes) -> list[int]:
+        """The ranks that do not prove, by the secret that they share with this one, that they hold
+        the same message.
+        """
+        assert self._masks is not None
+        rows = self.all_gather(self._masks.tags(message))
+        return self._masks.unlike(rows, message)
+
     def key_by(self, *parts: Any) -> None:
         """Key masks by these as well: sums come out only where all ranks give the same."""
         self._asked = fingerprint((self._asked, *parts))

@@ -62,6 +62,8 @@ with needs("federated"):
 
 # Bytes of a public key.
 _KEY = 32
+# Bytes by which a rank proves to another one what it holds.
+_TAG = 32
 
 
 class Masks:
@@ -130,6 +132,31 @@ class Masks:
             else:
                 words -= mask
         return words.tobytes()
+
+    def tags(self, message: bytes) -> bytes:
+        """What proves to each rank that this one holds the message: nobody else knows their secret.
+        """
+        self._count += 1
+        others = range(len(self._secrets) + 1)
+        return b"".join(self._tag(self._rank, other, message) for other in others)
+
+    def unlike(self, rows: Sequence[bytes], message: bytes) -> list[int]:
+        """The ranks whose row of `tags`, made when this rank made its own, is of another message."""
+        own = slice(self._rank * _TAG, (self._rank + 1) * _TAG)
+        return [
+            other
+            for other in self._secrets
+            if rows[other][own] != self._tag(other, self._rank, message)
+        ]
+
+    def _tag(self, sender: int, receiver: int, message: bytes) -> bytes:
+        """What rank `sender` sends to `receiver`, one of which is this rank; zeros to itself."""
+        if sender == receiver:
+            return bytes(_TAG)
+        secret = self._secrets[receiver if sender == self._rank else sender]
+        told = f"{sender} tells {receiver} {self._count} ".encode()
+        about = told + hashlib.sha256(message).digest()
+        return HKDF(SHA256(), _TAG, self._salt, about).derive(secret)
 
     @staticmethod
     def total(rows: Sequence[bytes]) -> Integers:

@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import signal
+import warnings
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch.distributed as dist
 
 from dpbo import Budget, Curator, Ranks
 from dpbo.curator.secure_sum import Masks
+from dpbo.entropy import system_entropy
 from dpbo.errors import PrivacyError
 from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, PermuteAndFlipMechanism
@@ -143,7 +145,7 @@ def dies(who, message):
 
 def run(ranks, folder):
     """A search on the ledgers of all ranks."""
-    return search(ranks, folder, entropy=SeededEntropy(3), **own(folder, ranks))
+    return search(ranks, folder, entropy=system_entropy, **own(folder, ranks))
 
 
 @contextlib.contextmanager
@@ -199,29 +201,55 @@ def garbage(ranks, folder):
 
 def other_ledger(ranks, folder):
     """Another program writes to one rank's ledger; then all start again, on this one, on one that
-    was lost, on one of another past, and on one ledger for two.
+    was lost, on a longer one of another past, with a lost one beside it, on a void one, on one
+    whose message is changed on its way, and on one ledger for two.
     """
-    curator = opened(ranks, **own(folder, ranks))
+    again = functools.partial(
+        opened, ranks, entropy=system_entropy, allow_repeated=True, **own(folder, ranks)
+    )
+    curator = again()
     curator.release(mean(), NOISE)
     if ranks.rank == 1:
         Ledger.open(folder / "1.db").note("assume", "another program")
     (met,) = met_by(lambda: curator.release(mean(), NOISE))
-    again = opened(ranks, **own(folder, ranks))
-    again.release(mean(), NOISE)
-    noted = [seen(again)]
-    if ranks.rank == 2:
-        for file in folder.glob("2.db*"):
+    found = again()
+    found.release(mean(), NOISE)
+    noted = [seen(found)]
+    lost(folder, ranks, 2)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        noted.append(seen(again()))
+    told = [str(each.message) for each in warned if "took over" in str(each.message)]
+
+    def alone(rank, kind, text):
+        if ranks.rank == rank:
+            Ledger.open(folder / f"{rank}.db").note(kind, text)
+
+    # Rank 1's message to rank 0 is changed on its way.
+    alone(1, "assume", "rank 1 went on")
+    plain = Ranks.send
+    Ranks.send = lambda *sent: plain(*sent).replace(b"went on", b"is void")  # type: ignore
+    if ranks.rank:
+        Ranks.send = plain  # type: ignore[method-assign]
+    (changed,) = met_by(again)
+    Ranks.send = plain  # type: ignore[method-assign]
+    before = len(seen(again()))
+    alone(0, "void", "rank 0 says so")
+    (void,) = met_by(again)
+    alone(1, "assume", "rank 1 was alone")
+    alone(0, "assume", "and once more")
+    lost(folder, ranks, 2)
+    (forked,) = met_by(again)
+    kept = len(Ledger.open(folder / f"{ranks.rank}.db").records()) - before
+    (shared,) = met_by(lambda: again(ledger=str(folder / "one.db")))
+    return [met, noted, told, changed, void, forked, kept, shared]
+
+
+def lost(folder, ranks, rank):
+    """This rank's ledger."""
+    if ranks.rank == rank:
+        for file in folder.glob(f"{rank}.db*"):
             file.unlink()
-    found = opened(ranks, **own(folder, ranks), allow_repeated=True)
-    noted.append(seen(found))
-    Ledger.open(folder / f"{ranks.rank}.db").note("assume", f"rank {ranks.rank} was alone")
-    if ranks.rank == 0:
-        Ledger.open(folder / "0.db").note("assume", "and once more")
-    forked, shared = met_by(
-        lambda: opened(ranks, **own(folder, ranks), allow_repeated=True),
-        lambda: opened(ranks, dataset="d", ledger=str(folder / "one.db"), allow_repeated=True),
-    )
-    return [met, noted, forked, shared]
 
 
 def refused(ranks, folder):

@@ -213,14 +213,21 @@ def test_random_words_are_refused_and_a_chosen_shift_spoils_a_value_alone(told):
 
 @attack("A22", "A37")
 def test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again(told):
-    for rank in told("other ledger")[0]:
-        met, (written, lost), forked, shared = rank["value"]
+    for number, rank in enumerate(told("other ledger")[0]):
+        met, (written, lost), warned, changed, void, forked, kept, shared = rank["value"]
         assert met[0] == "RanksDisagree"
         assert "rank 1 to release release after entry" in met[1]
         assert [kind for kind, _, _ in written].count("charge") == 2
         assert ["assume", "another program", {}] in written, "all took it over"
         assert lost[: len(written)] == written, "a lost ledger is filled from the others"
-        assert forked[0] in ("LedgerMismatch", "RankFailed")
+        assert len(warned) == (number == 2)
+        assert number != 2 or "2 of them charges, from rank 0's" in warned[0]
+        assert changed[0] == "RanksError"
+        assert ("[1, 2]" if number == 0 else "[0]") in changed[1]
+        assert void[0] == ("RankFailed" if number == 0 else "UsageError")
+        # A lost ledger takes nothing over that any other rank's contradicts.
+        assert forked[0] == ("LedgerMismatch" if number == 1 else "RanksError")
+        assert kept == (2, 1, -len(lost))[number]
         assert shared[0] == "UsageError"
         assert "two ranks opened the same ledger" in shared[1]
 
