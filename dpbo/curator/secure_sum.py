@@ -73,8 +73,8 @@ class Masks:
         rank: rank of this process.
         tolerate: how many ranks may be curious or silent.
         key: file with this rank's private key, in PEM; None for one that is made now.
-        fingerprints: SHA-256 of every rank's public key (DER), in hexadecimal; None to take what
-            the group relays.
+        fingerprints: SHA-256 of every rank's public key (DER), in hexadecimal, each the first word
+            of a line; None to take what the group relays.
         exchange: sends bytes to all ranks, and gives those of each.
 
     Attributes:
@@ -99,14 +99,17 @@ class Masks:
         identities = [X25519PublicKey.from_public_bytes(row[:_KEY]) for row in rows]
         self.compared = fingerprints is not None
         if fingerprints is not None:
-            found = list(map(fingerprint_of, identities))
-            if Counter(found) != Counter(fingerprints):
+            found = Counter(map(fingerprint_of, identities))
+            given = Counter(line.split()[0].lower() for line in fingerprints if line.strip())
+            if found != given:
+                # Not those that came: they would be pasted into the file unread.
+                missing = ", ".join(given - found)
                 raise InputError(
                     "fingerprints",
-                    ", ".join(fingerprints),
-                    f"those of the keys that the ranks sent, {', '.join(found)}",
-                    "If these are not the hospitals' own keys, somebody between them exchanges"
-                    " keys: stop.",
+                    missing or f"{given.total()} fingerprints",
+                    f"those of the {len(rows)} keys that the ranks sent, one each",
+                    "Ask the hospital whose fingerprint this is what it told you, by telephone or"
+                    " letter. If that is it, somebody between you exchanges keys: stop.",
                 )
         self._rank = rank
         self._count = 0

@@ -174,7 +174,8 @@ def exchanged(row):
 @attack("A37")
 def test_a_relay_that_exchanges_keys_is_noticed_by_fingerprints(tmp_path):
     keys, prints = stored(tmp_path, 3)
-    honest = masks(3, keys=keys, fingerprints=prints[::-1])
+    printed = [f"{each.upper()}  -" for each in prints[::-1]] + [""]
+    honest = masks(3, keys=keys, fingerprints=printed)
     assert all(party.compared for party in honest)
     assert total(words(honest, np.full((3, 1), 5))) == [15]
 
@@ -185,6 +186,12 @@ def test_a_relay_that_exchanges_keys_is_noticed_by_fingerprints(tmp_path):
         assert isinstance(error, InputError)
         assert "exchanges keys" in str(error)
     assert not any(party.compared for party in masks(3, relay=relay, keys=keys))
+    others = [prints[0], prints[1], "0" * 64]
+    for error in masks(3, keys=keys, fingerprints=others):
+        assert "0" * 64 in str(error)
+        assert not any(each in str(error) for each in prints), "what came is not for the file"
+    for error in masks(3, keys=keys, fingerprints=prints[:2]):
+        assert "2 fingerprints" in str(error)
 
 
 @attack("A37")
