@@ -56,7 +56,7 @@ from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.mechanism import Integers, Mechanism
 from dpbo.mechanisms.no_noise import NoNoise
-from dpbo.mechanisms.shares import GaussianShare
+from dpbo.mechanisms.shares import GaussianShare, whole
 from dpbo.queries.integers import MOST_SUM, MOST_UNITS
 from dpbo.queries.query import Failure, Outcome
 from dpbo.records.labels import ALLOWED, LOOKALIKES, hash_labels
@@ -100,8 +100,8 @@ class Ranks:
         key: with "sum", the file of this rank's private key, which
             `openssl genpkey -algorithm x25519 -out FILE` makes; omitted, a key for this start.
         fingerprints: with `key`, those of all ranks' keys, in any order, as
-            `openssl pkey -in FILE -pubout -outform DER | sha256sum` prints them. Omitted, who
-            relays messages is trusted not to exchange keys (`coordinator-relays-keys`).
+            `openssl pkey -in FILE -pubout -outform DER | sha256sum` prints them, a line each. The
+            first word counts. Omitted, who relays messages is trusted not to exchange keys (`coordinator-relays-keys`).
 
     Attributes:
         rank: rank of this process in the group.
@@ -257,8 +257,11 @@ class Ranks:
         return ["people-are-disjoint", followed, *relayed]
 
     def in_shares(self, mechanism: Mechanism) -> Mechanism:
-        """The noise that each rank draws. Raises InputError where no sum of shares is proved."""
-        if self._masks is None or isinstance(mechanism, (GaussianShare, NoNoise)):
+        """The noise that each rank draws, whatever group it was a share for. Raises InputError where
+        no sum of shares is proved.
+        """
+        mechanism = whole(mechanism)
+        if self._masks is None or isinstance(mechanism, NoNoise):
             return mechanism
         if type(mechanism) is not GaussianMechanism:
             remedy = "Give the Curator accounting=GDPFilter(), which pays for it."
@@ -516,8 +519,8 @@ class OneProcess:
         return []
 
     def in_shares(self, mechanism: Mechanism) -> Mechanism:
-        """The mechanism as it is."""
-        return mechanism
+        """The mechanism, or what it is a share of."""
+        return whole(mechanism)
 
     def add_digests(self, mine: Tensor | None) -> Tensor | None:
         """The digests as they are."""

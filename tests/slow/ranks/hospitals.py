@@ -23,6 +23,7 @@ from dpbo.errors import PrivacyError
 from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.mechanisms.additive import AdditiveMechanism
+from dpbo.mechanisms.shares import GaussianShare
 from dpbo.papers.em import DPGaussianMixture
 from dpbo.queries import CandidateScores, ClippedSum
 from dpbo.testing import SeededEntropy
@@ -282,10 +283,14 @@ def refused(ranks, folder):
         Curator.reserve, name="plan", noise=NOISE, slots=2, query=mean(), given={}
     )
     reserved(curator).release(mean())
+    # The share of one rank of thirty, each of which would draw less than one of these.
+    foreign = GaussianShare(NOISE.noise_multiplier, ranks=30, tolerate=1)
+    stds = [curator.release(mean(), noise).distribution.std for noise in (NOISE, foreign)]
+    stds.append(Ranks().in_shares(foreign) == NOISE)
     (changed,) = met_by(lambda: reserved(opened(ranks, records=altered, **own(folder, ranks))))
     # The sum of rank 2 might overflow by a total of fewer units than it has.
     with lying(ranks, lambda self, numbers, about: honest(self, numbers - 150, about)):
-        return [met, entries, changed, met_by(lambda: opened(ranks))]
+        return [met, entries, changed, stds, met_by(lambda: opened(ranks))]
 
 
 def removed(ranks, folder, more=0):

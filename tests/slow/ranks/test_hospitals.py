@@ -238,7 +238,7 @@ def test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_
     sent = sent_by_all(folder)
     assert {kind for rank in sent for kind, _ in rank} == {"all_gather"}
     assert 1 not in {len(data) for rank in sent for _, data in rank}, "no mark goes in clear"
-    for rank, (met, entries, changed, (fewer,)) in enumerate(each["value"] for each in ranks):
+    for rank, (met, entries, changed, (one, other, trusted), (fewer,)) in enumerate(each["value"] for each in ranks):
         laplace, choice, fails, much, *arguments = met
         assert laplace[0] == choice[0] == "InputError"
         assert "GDPFilter" in laplace[1]
@@ -249,6 +249,8 @@ def test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_
         assert "secret" not in str(met)
         assert changed[0] == ("ReservationChanged" if rank == 1 else "RankFailed")
         assert rank == 1 or changed[1].startswith("another rank raised an error:")
+        assert one == other, "a share is made for the ranks that there are"
+        assert trusted, "and is whole where ranks trust each other"
         assert fewer[0] == ("RankFailed" if rank == 0 else "UsageError")
         assert [error[0] for error in arguments] == ["InputError", "UsageError"] * 2
         assert [kind for kind, _, _ in entries].count("charge") == 1
@@ -297,7 +299,7 @@ def test_four_hospitals_with_keys_of_their_own_finish_the_example(tmp_path):
         key = X25519PrivateKey.generate()
         form = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         (tmp_path / f"{rank}.pem").write_bytes(key.private_bytes(*form))
-        prints.append(fingerprint_of(key.public_key()))
+        prints.append(f"{fingerprint_of(key.public_key())}  -")
     (tmp_path / "fingerprints").write_text("\n".join(prints))
     with socket.create_server(("127.0.0.1", 0)) as probe:
         (tmp_path / "port").write_text(str(probe.getsockname()[1]))
