@@ -217,6 +217,7 @@ class Curator(Opaque):
             role=role,
             row_change=adjacency if isinstance(adjacency, RowChange) else None,
             one_at_a_time=one_at_a_time,
+            federated=ranks is not None and ranks.trust == "sum",
         )
         for name, given in (("records", records), ("example", example), ("schema", schema)):
             require_converted(name, given)
@@ -353,6 +354,14 @@ class Curator(Opaque):
         """Number of processes that share the records; 1 if not distributed."""
         return self._ranks.world_size
 
+    def in_shares(self, mechanism: Mechanism) -> Mechanism:
+        """The mechanism that a release by this one draws from: with `Ranks(trust="sum")` this rank's
+        share, whose `std` is that of the total of all.
+
+        Raises InputError where no sum of shares is proved.
+        """
+        return self._ranks.in_shares(mechanism)
+
     @classmethod
     def rehearsal(cls, records: Any, **settings: Any) -> Curator:
         """A curator over public stand-in records: the same steps and errors, in memory, nothing
@@ -443,7 +452,7 @@ class Curator(Opaque):
         of that name. With `used`, a reservation that has used another number of slots refuses,
         uncharged (LedgerError): another process released from it.
         """
-        mechanism = self._ranks.in_shares(mechanism)
+        mechanism = self.in_shares(mechanism)
         question = (list(handles), mechanism, name, reservation, used)
 
         def charge() -> Charged | None:
@@ -535,7 +544,7 @@ class Curator(Opaque):
             self._require_askable(query)
             stated = {**terms_of(query), **stated}
         mechanism, event = slot_noise(
-            self.ledger, noise, budget, slots, query, in_shares=self._ranks.in_shares
+            self.ledger, noise, budget, slots, query, in_shares=self.in_shares
         )
         if budget is not None and not isinstance(noise, (Event, Mechanism)):
             stated = {"budget": describe_budget(budget), **stated}

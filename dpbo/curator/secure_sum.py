@@ -137,14 +137,13 @@ class Masks:
         return words.tobytes()
 
     def tags(self, message: bytes) -> bytes:
-        """What proves to each rank that this one holds the message: nobody else knows their secret.
-        """
+        """What proves to each rank, by the secret of the two, that this one holds the message."""
         self._count += 1
         others = range(len(self._secrets) + 1)
         return b"".join(self._tag(self._rank, other, message) for other in others)
 
     def unlike(self, rows: Sequence[bytes], message: bytes) -> list[int]:
-        """The ranks whose row of `tags`, made when this rank made its own, is of another message."""
+        """The ranks whose row, made when this one made its `tags`, is of another message."""
         own = slice(self._rank * _TAG, (self._rank + 1) * _TAG)
         return [
             other

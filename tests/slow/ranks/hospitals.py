@@ -10,13 +10,14 @@ import os
 import pickle
 import signal
 import warnings
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from dpbo import Budget, Curator, Ranks
+from dpbo import Adjacency, Budget, Curator, Ranks
 from dpbo.curator.secure_sum import Masks
 from dpbo.entropy import system_entropy
 from dpbo.errors import PrivacyError
@@ -26,6 +27,7 @@ from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.shares import GaussianShare
 from dpbo.papers.em import DPGaussianMixture
 from dpbo.queries import CandidateScores, ClippedSum
+from dpbo.search.problem import least_noise
 from dpbo.testing import SeededEntropy
 from tests.setups import first_column, of
 from tests.slow.ranks.jobs import (
@@ -287,10 +289,17 @@ def refused(ranks, folder):
     foreign = GaussianShare(NOISE.noise_multiplier, ranks=30, tolerate=1)
     stds = [curator.release(mean(), noise).distribution.std for noise in (NOISE, foreign)]
     stds.append(Ranks().in_shares(foreign) == NOISE)
+    stds += [least_noise(owner, mean(), Fraction(1, 10))[1] for owner in (curator, opened(None))]
     (changed,) = met_by(lambda: reserved(opened(ranks, records=altered, **own(folder, ranks))))
+    # Of a study without the others, none of whose entries the others may get.
+    local = of(
+        adjacency=Adjacency.ADD_OR_REMOVE_ONE, dataset="d", ledger=str(folder / f"own {ranks.rank}")
+    )
+    opened(None, allow_repeated=True, **local)
+    (mine,) = met_by(lambda: opened(ranks, allow_repeated=True, **local))
     # The sum of rank 2 might overflow by a total of fewer units than it has.
     with lying(ranks, lambda self, numbers, about: honest(self, numbers - 150, about)):
-        return [met, entries, changed, stds, met_by(lambda: opened(ranks))]
+        return [met, entries, changed, mine, stds, met_by(lambda: opened(ranks))]
 
 
 def removed(ranks, folder, more=0):
@@ -315,7 +324,7 @@ def many(ranks, folder, count=6000, together=100):
         mine = torch.tensor([[which], [0.5]]) if ranks.rank == 1 else torch.full((2, 1), 0.5)
         terms = of(adjacency="replace-one", budget=Budget.gdp(1e6))
         curator = Curator(mine, unit="patient", ranks=ranks, **terms)
-        released = []
+        released = list[str]()
         for _ in range(count // together):
             handles = [curator.evaluate(mean()) for _ in range(together)]
             released += curator.release_all(handles, GaussianMechanism(1 / 3.2))

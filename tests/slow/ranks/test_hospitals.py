@@ -238,7 +238,8 @@ def test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_
     sent = sent_by_all(folder)
     assert {kind for rank in sent for kind, _ in rank} == {"all_gather"}
     assert 1 not in {len(data) for rank in sent for _, data in rank}, "no mark goes in clear"
-    for rank, (met, entries, changed, (one, other, trusted), (fewer,)) in enumerate(each["value"] for each in ranks):
+    for rank, each in enumerate(ranks):
+        met, entries, changed, mine, stds, (fewer,) = each["value"]
         laplace, choice, fails, much, *arguments = met
         assert laplace[0] == choice[0] == "InputError"
         assert "GDPFilter" in laplace[1]
@@ -249,6 +250,10 @@ def test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_
         assert "secret" not in str(met)
         assert changed[0] == ("ReservationChanged" if rank == 1 else "RankFailed")
         assert rank == 1 or changed[1].startswith("another rank raised an error:")
+        assert mine[0] == "LedgerMismatch"
+        assert "federated=False" in mine[1]
+        one, other, trusted, planned, alone = stds
+        assert planned == pytest.approx(1.5**0.5 * alone), "a search is told the noise of all"
         assert one == other, "a share is made for the ranks that there are"
         assert trusted, "and is whole where ranks trust each other"
         assert fewer[0] == ("RankFailed" if rank == 0 else "UsageError")
