@@ -101,7 +101,8 @@ class Ranks:
             `openssl genpkey -algorithm x25519 -out FILE` makes; omitted, a key for this start.
         fingerprints: with `key`, those of all ranks' keys, in any order, as
             `openssl pkey -in FILE -pubout -outform DER | sha256sum` prints them, a line each. The
-            first word counts. Omitted, who relays messages is trusted not to exchange keys (`coordinator-relays-keys`).
+            first word counts. Omitted, who relays messages is trusted not to exchange keys
+            (`coordinator-relays-keys`).
 
     Attributes:
         rank: rank of this process in the group.
@@ -257,8 +258,8 @@ class Ranks:
         return ["people-are-disjoint", followed, *relayed]
 
     def in_shares(self, mechanism: Mechanism) -> Mechanism:
-        """The noise that each rank draws, whatever group it was a share for. Raises InputError where
-        no sum of shares is proved.
+        """The noise that each rank draws, whatever group it may be a share for. Raises InputError
+        where no sum of shares is proved.
         """
         mechanism = whole(mechanism)
         if self._masks is None or isinstance(mechanism, NoNoise):
@@ -294,7 +295,8 @@ class Ranks:
         ranks, else that sum.
 
         A number that no honest total reaches is refused: a random word passes with probability
-        2^-2 quantum / grid, which is 2^-23 for the mean of a million units at multiplier 10.
+        2^-2 quantum / grid. At multiplier 10 that is 2^-23 for the mean of a million units, and
+        about 2^-14 where the number of units is private, as quanta then allow for 2^32 of them.
 
         Raises:
             RanksError: the masks did not cancel.

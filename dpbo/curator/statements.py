@@ -104,7 +104,8 @@ _ASSUMPTIONS = {
     "coordinator-relays-keys": (
         "who relays messages between the ranks did not exchange their public keys, whose"
         " fingerprints were not given. If they were exchanged, each rank's own noised sums are"
-        " seen: mu is then up to sqrt(ranks - tolerate) times as large"
+        " seen, so that mu is up to sqrt(ranks - tolerate) times as large, and its number of units"
+        " where that of all is public, and whether it failed, exactly"
     ),
     "rows-stand-alone": (
         "each protected row was computed from its own record, and from public ones: no scaler,"

@@ -193,7 +193,7 @@ def test_a_killed_rank_ends_the_step_on_all_and_the_next_start_goes_on(told):
 
 @pytest.mark.deep
 @attack("A16")
-@pytest.mark.parametrize("message", range(2, 57))
+@pytest.mark.parametrize("message", range(2, 60))
 def test_a_rank_that_is_killed_before_any_message(told, message):
     who = message % SIZE
     goes_on(told, f"dies {who} {message}", who)
