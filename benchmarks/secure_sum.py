@@ -5,21 +5,25 @@ masks of long answers alone.
     python -m benchmarks.secure_sum [--smoke] [--json FILE]
 
 The records are divided among the ranks; one thread a process. Both kinds of trust take turns. A
-rank's masks are timed by themselves, with three other ranks, without sending them.
+rank's masks are timed by themselves, with three other ranks, without sending them, in seconds of
+the processor. How busy the machine is stands beside the figures: the average number of programs
+that ran or waited in the last minute.
 """
 
 import json
 import multiprocessing
+import os
 import pathlib
 import tempfile
 import threading
+import time
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from benchmarks.harness import interleaved, options, record, table
+from benchmarks.harness import options, record, table
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Ranks
 from dpbo.curator.secure_sum import Masks
 from dpbo.gibo import ClippedGradient
@@ -59,25 +63,29 @@ def one_rank(rank: int, records: int, repetitions: int, folder: pathlib.Path) ->
         for trust in TRUST
     ]
     noise = GaussianMechanism(1000.0)
-    evaluated = interleaved(
-        *(lambda c=c: c.evaluate(query) for c in curators), repetitions=repetitions
-    )
-    handles = [[c.evaluate(query) for _ in range(repetitions + 2)] for c in curators]
-    released = interleaved(
-        *(
-            lambda c=c, waiting=waiting: c.release(waiting.pop(), noise)
-            for c, waiting in zip(curators, handles, strict=True)
-        ),
-        repetitions=repetitions,
-    )
-    if rank == 0:
-        found = {"evaluate": evaluated, "release": released}
-        (folder / "found").write_text(json.dumps(found))
+    found: dict[str, list[float]] = {}
+    # The first turn warms up.
+    for turn in range(repetitions + 1):
+        for trust, curator in zip(TRUST, curators, strict=True):
+            begun = clocks()
+            handle = curator.evaluate(query)
+            evaluated = clocks()
+            curator.release(handle, noise)
+            steps = {"evaluate": evaluated - begun, "release": clocks() - evaluated}
+            for step, (seconds, own) in steps.items() if turn else ():
+                found.setdefault(f"{step}, {trust}", []).append(float(seconds))
+                found.setdefault(f"{step}, {trust}, processor", []).append(float(own))
+    (folder / f"{rank}").write_text(json.dumps(found))
     dist.destroy_process_group()
 
 
-def launched(records: int, repetitions: int) -> dict[str, list[list[float]]]:
-    """Seconds of each step, by kind of trust."""
+def clocks() -> Any:
+    """Seconds of the clock, and of this process on a processor."""
+    return np.array([time.perf_counter(), time.process_time()])
+
+
+def launched(records: int, repetitions: int) -> list[dict[str, list[float]]]:
+    """What each rank measured."""
     context = multiprocessing.get_context("forkserver")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -89,7 +97,7 @@ def launched(records: int, repetitions: int) -> dict[str, list[list[float]]]:
             process.start()
         for process in processes:
             process.join()
-        return json.loads((folder / "found").read_text())
+        return [json.loads((folder / f"{rank}").read_text()) for rank in range(RANKS)]
 
 
 def masks_of_rank_0() -> Masks:
@@ -117,13 +125,16 @@ def masks_of_rank_0() -> Masks:
 def main(arguments: list[str] | None = None) -> None:
     chosen = options(__doc__, arguments)
     torch.set_num_threads(1)
+    load = os.getloadavg()[0]
     records, repetitions = (4_000, 2) if chosen.smoke else (2_000_000, 15)
-    steps = launched(records, repetitions)
-    medians: dict[str, Any] = {
-        step: {trust: float(np.median(times)) for trust, times in zip(TRUST, found, strict=True)}
-        for step, found in steps.items()
-    }
-    medians["both"] = {trust: sum(each[trust] for each in medians.values()) for trust in TRUST}
+    ranks = launched(records, repetitions)
+    medians: dict[str, dict[str, float]] = {}
+    for step in ("evaluate", "release"):
+        medians[step] = {trust: float(np.median(ranks[0][f"{step}, {trust}"])) for trust in TRUST}
+        medians[f"{step}, processors of all ranks"] = {
+            trust: sum(float(np.median(each[f"{step}, {trust}, processor"])) for each in ranks)
+            for trust in TRUST
+        }
     print(
         table(
             [f"ms, {records:,} records, d = {D}, {RANKS} ranks", *map(repr, TRUST), "ratio"],
@@ -138,11 +149,16 @@ def main(arguments: list[str] | None = None) -> None:
     seconds = {}
     for size in sizes:
         numbers = np.arange(size)
-        (times,) = interleaved(lambda: masks.masked(numbers, b"0" * 32), repetitions=repetitions)  # noqa: B023
+        times = []
+        for _ in range(repetitions):
+            start = time.process_time()
+            masks.masked(numbers, bytes(32))
+            times.append(time.process_time() - start)
         seconds[str(size)] = float(np.median(times))
     print()
     print(table(["numbers", "ms of masks a rank"], [[k, 1e3 * v] for k, v in seconds.items()]))
-    record("secure_sum", {"records": records, "steps": medians, "masks": seconds}, chosen)
+    found = {"records": records, "load": load, "steps": medians, "masks": seconds}
+    record("secure_sum", found, chosen)
 
 
 if __name__ == "__main__":

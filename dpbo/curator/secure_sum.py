@@ -125,10 +125,11 @@ class Masks:
         """The words to send for the next sum, which is about this digest."""
         self._count += 1
         words = numbers.astype("<i8").view("<u8").reshape(-1)
+        zeros = bytes(words.nbytes)
         for other, secret in self._secrets.items():
             pair = f"{min(self._rank, other)} {max(self._rank, other)} {self._count} "
             key = HKDF(SHA256(), 32, self._salt, pair.encode() + about).derive(secret)
-            stream = Cipher(ChaCha20(key, bytes(16)), None).encryptor().update(bytes(words.nbytes))
+            stream = Cipher(ChaCha20(key, bytes(16)), None).encryptor().update(zeros)
             mask = np.frombuffer(stream, dtype="<u8")
             if other > self._rank:
                 words += mask

@@ -1056,7 +1056,8 @@ SABOTAGES = (
         old="self._count += 1",
         new="self._count = 1",
         test=(
-            "tests/unit/curator/test_secure_sum.py::test_every_word_is_uniform_and_no_two_sums_or_starts_share_a_stream"
+            "tests/unit/curator/test_secure_sum.py"
+            "::test_every_word_is_uniform_and_no_two_sums_or_starts_share_a_stream"
         ),
     ),
     Sabotage(
@@ -1065,7 +1066,8 @@ SABOTAGES = (
         old="fresh = X25519PrivateKey.generate()",
         new="fresh = identity",
         test=(
-            "tests/unit/curator/test_secure_sum.py::test_every_word_is_uniform_and_no_two_sums_or_starts_share_a_stream"
+            "tests/unit/curator/test_secure_sum.py"
+            "::test_every_word_is_uniform_and_no_two_sums_or_starts_share_a_stream"
         ),
     ),
     Sabotage(
@@ -1074,7 +1076,8 @@ SABOTAGES = (
         old="pair.encode() + about",
         new="pair.encode()",
         test=(
-            "tests/unit/curator/test_secure_sum.py::test_ranks_that_are_told_different_things_send_words_that_do_not_add_up"
+            "tests/unit/curator/test_secure_sum.py"
+            "::test_ranks_that_are_told_different_things_send_words_that_do_not_add_up"
         ),
     ),
     Sabotage(
@@ -1087,7 +1090,8 @@ SABOTAGES = (
             "                continue"
         ),
         test=(
-            "tests/unit/curator/test_secure_sum.py::test_all_other_ranks_but_one_read_nothing_of_a_hospital_and_all_others_read_its_word"
+            "tests/unit/curator/test_secure_sum.py"
+            "::test_all_other_ranks_but_one_read_nothing_of_a_hospital_and_all_others_read_its_word"
         ),
     ),
     Sabotage(
@@ -1096,7 +1100,8 @@ SABOTAGES = (
         old="if found != given:",
         new="if False:",
         test=(
-            "tests/unit/curator/test_secure_sum.py::test_a_relay_that_exchanges_keys_is_noticed_by_fingerprints"
+            "tests/unit/curator/test_secure_sum.py"
+            "::test_a_relay_that_exchanges_keys_is_noticed_by_fingerprints"
         ),
     ),
     Sabotage(
@@ -1105,7 +1110,8 @@ SABOTAGES = (
         old="other: identity.exchange(public)",
         new="other: bytes(32)",
         test=(
-            "tests/unit/curator/test_secure_sum.py::test_a_relay_that_exchanges_the_keys_of_this_start_alone_learns_no_stream"
+            "tests/unit/curator/test_secure_sum.py"
+            "::test_a_relay_that_exchanges_the_keys_of_this_start_alone_learns_no_stream"
         ),
     ),
     Sabotage(
@@ -1114,7 +1120,8 @@ SABOTAGES = (
         old="honest = self.ranks - self.tolerate",
         new="honest = self.ranks",
         test=(
-            "tests/unit/mechanisms/test_shares.py::test_the_total_has_its_law_and_as_many_silent_ranks_as_are_tolerated_leave_sigma"
+            "tests/unit/mechanisms/test_shares.py"
+            "::test_the_total_has_its_law_and_as_many_silent_ranks_as_are_tolerated_leave_sigma"
         ),
     ),
     Sabotage(
@@ -1123,7 +1130,8 @@ SABOTAGES = (
         old="self._masks.masked(numbers, fingerprint((self._asked, about)))",
         new="numbers.astype('<i8').tobytes()",
         test=(
-            "tests/slow/ranks/test_hospitals.py::test_no_message_holds_a_partial_sum_a_share_or_a_total_without_noise"
+            "tests/slow/ranks/test_hospitals.py"
+            "::test_no_message_holds_a_partial_sum_a_share_or_a_total_without_noise"
         ),
     ),
     Sabotage(
@@ -1132,7 +1140,8 @@ SABOTAGES = (
         old="if (np.abs(total.astype(np.float64)) > most).any():",
         new="if False:",
         test=(
-            "tests/slow/ranks/test_hospitals.py::test_random_words_are_refused_and_a_chosen_shift_spoils_a_value_alone"
+            "tests/slow/ranks/test_hospitals.py"
+            "::test_random_words_are_refused_and_a_chosen_shift_spoils_a_value_alone"
         ),
     ),
     Sabotage(
@@ -1141,7 +1150,8 @@ SABOTAGES = (
         old="self._ranks.key_by(self.head())",
         new="",
         test=(
-            "tests/slow/ranks/test_hospitals.py::test_random_words_are_refused_and_a_chosen_shift_spoils_a_value_alone"
+            "tests/slow/ranks/test_hospitals.py"
+            "::test_random_words_are_refused_and_a_chosen_shift_spoils_a_value_alone"
         ),
     ),
     Sabotage(
@@ -1150,7 +1160,8 @@ SABOTAGES = (
         old="run_together(shown, (head, *question), work)",
         new="run_together(title, question, work)",
         test=(
-            "tests/slow/ranks/test_hospitals.py::test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again"
+            "tests/slow/ranks/test_hospitals.py"
+            "::test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again"
         ),
     ),
     Sabotage(
@@ -1168,7 +1179,8 @@ SABOTAGES = (
         old="if others:",
         new="if False:",
         test=(
-            "tests/slow/ranks/test_hospitals.py::test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again"
+            "tests/slow/ranks/test_hospitals.py"
+            "::test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again"
         ),
     ),
     Sabotage(
@@ -1243,7 +1255,8 @@ SABOTAGES = (
         old="if self._masks is not None:",
         new="if False:",
         test=(
-            "tests/slow/ranks/test_hospitals.py::test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_was"
+            "tests/slow/ranks/test_hospitals.py"
+            "::test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_was"
         ),
     ),
     Sabotage(
@@ -1262,7 +1275,8 @@ SABOTAGES = (
         old="if public:",
         new="if True:",
         test=(
-            "tests/slow/ranks/test_hospitals.py::test_a_private_number_of_units_changes_no_size_of_a_message"
+            "tests/slow/ranks/test_hospitals.py"
+            "::test_a_private_number_of_units_changes_no_size_of_a_message"
         ),
     ),
     Sabotage(

@@ -324,7 +324,7 @@ def many(ranks, folder, count=6000, together=100):
         mine = torch.tensor([[which], [0.5]]) if ranks.rank == 1 else torch.full((2, 1), 0.5)
         terms = of(adjacency="replace-one", budget=Budget.gdp(1e6))
         curator = Curator(mine, unit="patient", ranks=ranks, **terms)
-        released = list[str]()
+        released: list[Any] = []
         for _ in range(count // together):
             handles = [curator.evaluate(mean()) for _ in range(together)]
             released += curator.release_all(handles, GaussianMechanism(1 / 3.2))
