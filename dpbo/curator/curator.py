@@ -355,8 +355,8 @@ class Curator(Opaque):
         return self._ranks.world_size
 
     def in_shares(self, mechanism: Mechanism) -> Mechanism:
-        """What a release by this mechanism draws: with `Ranks(trust="sum")` this rank's share, whose
-        `std` is that of the total of all; else the mechanism itself.
+        """What a release by this mechanism draws: with `Ranks(trust="sum")` a share, whose `std` is
+        that of the total of all ranks; else the mechanism itself.
 
         Raises InputError where no sum of shares is proved.
         """
