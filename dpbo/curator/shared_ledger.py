@@ -167,6 +167,7 @@ class OwnLedger:
         self.own = self.seen = ranks.run_together("open the ledger", (), opening)
         self._head = hashlib.sha256()
         self._read = -1
+        self._compared = False
         self._catch_up()
 
     def head(self) -> str:
@@ -197,6 +198,11 @@ class OwnLedger:
         draw: Callable[[C], T],
     ) -> T:
         """`draw(charge())` of each rank, after `compare()`: none draws before all have charged."""
+
+        if not self._compared:
+            # What refuses a new ledger's first charge on one rank stops it on all.
+            self.on_records("compare tables", compare)
+            self._compared = True
 
         def compared() -> C:
             compare()

@@ -207,6 +207,8 @@ def other_ledger(ranks, folder):
     was lost, on a longer one of another past, with a lost one beside it, on a void one, on one
     whose message is changed on its way, and on one ledger for two.
     """
+    # Each hospital is a machine of its own, with its own state.
+    os.environ["DPBO_STATE"] = str(folder / f"state {ranks.rank}")
     again = functools.partial(
         opened, ranks, entropy=system_entropy, allow_repeated=True, **own(folder, ranks)
     )
@@ -245,7 +247,12 @@ def other_ledger(ranks, folder):
     (forked,) = met_by(again)
     kept = len(Ledger.open(folder / f"{ranks.rank}.db").records()) - before
     (shared,) = met_by(lambda: again(ledger=str(folder / "one.db")))
-    return [met, noted, told, changed, void, forked, kept, shared]
+    # Rank 1 alone begins a second budget for its records.
+    moved = rows() + (ranks.rank != 1) / 1024
+    terms = {"dataset": "e", "ledger": str(folder / f"second {ranks.rank}.db")}
+    second = opened(ranks, records=moved, entropy=system_entropy, **terms)
+    (repeated,) = met_by(lambda: second.release(mean(), NOISE))
+    return [met, noted, told, changed, void, forked, kept, shared, repeated, seen(second)]
 
 
 def lost(folder, ranks, rank):

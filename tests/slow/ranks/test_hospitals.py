@@ -193,7 +193,7 @@ def test_a_killed_rank_ends_the_step_on_all_and_the_next_start_goes_on(told):
 
 @pytest.mark.deep
 @attack("A16")
-@pytest.mark.parametrize("message", range(2, 60))
+@pytest.mark.parametrize("message", range(2, 62))
 def test_a_rank_that_is_killed_before_any_message(told, message):
     who = message % SIZE
     goes_on(told, f"dies {who} {message}", who)
@@ -214,7 +214,7 @@ def test_random_words_are_refused_and_a_chosen_shift_spoils_a_value_alone(told):
 @attack("A22", "A37")
 def test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again(told):
     for number, rank in enumerate(told("other ledger")[0]):
-        met, (written, lost), warned, changed, void, forked, kept, shared = rank["value"]
+        met, (written, lost), warned, changed, void, forked, kept, shared, *second = rank["value"]
         assert met[0] == "RanksDisagree"
         assert "rank 1 to release release after entry" in met[1]
         assert [kind for kind, _, _ in written].count("charge") == 2
@@ -228,6 +228,9 @@ def test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again(told):
         # A lost ledger takes nothing over that any other rank's contradicts.
         assert forked[0] == ("LedgerMismatch" if number == 1 else "RanksError")
         assert kept == (2, 1, -len(lost))[number]
+        repeated, entries = second
+        assert repeated[0] == ("UsageError" if number == 1 else "RankFailed")
+        assert "charge" not in [kind for kind, _, _ in entries], "nobody pays for a refusal"
         assert shared[0] == "UsageError"
         assert "two ranks opened the same ledger" in shared[1]
 
