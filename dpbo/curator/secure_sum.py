@@ -30,14 +30,14 @@ digest of everything that the sum is about: question, law of the noise and the l
 entry. So no stream is used twice, and ranks that were told different things send words that are
 uniform each by itself: the streams between them do not cancel.
 
-What a rank that does not follow this can do: choose what it adds, and so spoil a value; end a
-step; when all start, make up entries that shorter ledgers than its own take over
-(shared_ledger.py). Every word is well-formed, so that cannot be seen, except that a word at random makes the
-total too large (`Ranks.total`). It learns no more than above. If the masks fail, because a relay
-exchanged all keys and no fingerprints were given or the cipher is broken, each release tells each
-rank's R_i: sqrt(k - c) times the stated mu, and its number of units, if that of all is public, and
-whether it failed. Where more than c ranks put together what they know, and h others are left, their
-total has noise for sqrt((k - c) / h) times the stated mu.
+What a rank that does not follow this can do: choose what it adds, and so spoil a value; end a step;
+when all start, make up entries that shorter ledgers than its own take over (shared_ledger.py).
+Every word is well-formed, so that cannot be seen, except that a word at random makes the total too
+large (`Ranks.total`). It learns no more than above. If the masks fail, because a relay exchanged
+all keys and no fingerprints were given or the cipher is broken, each release tells each rank's R_i:
+sqrt(k - c) times the stated mu, and its number of units, if that of all is public, and whether it
+failed. Where more than c ranks put together what they know, and h others are left, their total has
+noise for sqrt((k - c) / h) times the stated mu.
 """
 
 import hashlib
