@@ -296,18 +296,20 @@ class RanksDisagree(RanksError):
 
 
 class RankFailed(RanksError):
-    """Another rank raised an error that is not dpbo's, which this rank cannot show.
+    """Another rank raised an error that this rank cannot show: one that is not dpbo's, or any with
+    `Ranks(trust="sum")`.
 
     Attributes:
-        rank: the other rank.
+        rank: the other rank; None with trust="sum", where nobody learns which.
         error: name of the error's type.
     """
 
-    def __init__(self, rank: int, error: str) -> None:
+    def __init__(self, rank: int | None, error: str) -> None:
         self.rank = rank
         self.error = error
+        who = "another rank" if rank is None else f"rank {rank}"
         super().__init__(
-            f"rank {rank} raised {error}: see its output. The step was cancelled on every rank."
+            f"{who} raised {error}: see its output. The step was cancelled on every rank."
         )
 
 

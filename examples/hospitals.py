@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--tolerate", type=int, default=1)
     parser.add_argument("--patients", type=int, default=2000)
     chosen = parser.parse_args(arguments)
-    prints = chosen.fingerprints and chosen.fingerprints.read_text().split()
+    prints = chosen.fingerprints and chosen.fingerprints.read_text().splitlines()
 
     dist.init_process_group("gloo")
     ranks = Ranks(trust="sum", tolerate=chosen.tolerate, key=chosen.key, fingerprints=prints)

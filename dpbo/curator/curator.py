@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import pathlib
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor, Future
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -217,6 +217,7 @@ class Curator(Opaque):
             role=role,
             row_change=adjacency if isinstance(adjacency, RowChange) else None,
             one_at_a_time=one_at_a_time,
+            federated=ranks is not None and ranks.trust == "sum",
         )
         for name, given in (("records", records), ("example", example), ("schema", schema)):
             require_converted(name, given)
@@ -353,6 +354,14 @@ class Curator(Opaque):
         """Number of processes that share the records; 1 if not distributed."""
         return self._ranks.world_size
 
+    def in_shares(self, mechanism: Mechanism) -> Mechanism:
+        """What a release by this mechanism draws: with `Ranks(trust="sum")` a share, whose `std` is
+        that of the total of all ranks; else the mechanism itself.
+
+        Raises InputError where no sum of shares is proved.
+        """
+        return self._ranks.in_shares(mechanism)
+
     @classmethod
     def rehearsal(cls, records: Any, **settings: Any) -> Curator:
         """A curator over public stand-in records: the same steps and errors, in memory, nothing
@@ -443,7 +452,7 @@ class Curator(Opaque):
         of that name. With `used`, a reservation that has used another number of slots refuses,
         uncharged (LedgerError): another process released from it.
         """
-        mechanism = self._ranks.in_shares(mechanism)
+        mechanism = self.in_shares(mechanism)
         question = (list(handles), mechanism, name, reservation, used)
 
         def charge() -> Charged | None:
@@ -455,16 +464,18 @@ class Curator(Opaque):
                 self._releases.draw(charged, self._draw)
             return tuple(map(self._releases.value, handles))
 
-        release = functools.partial(self._shared.release, f"release {name}", question, charge, draw)
+        def release(compare: Callable[[], None]) -> tuple[Release, ...]:
+            return self._shared.release(f"release {name}", question, compare, charge, draw)
+
         with self._lock:
             if not handles:
-                return release()
+                return release(lambda: None)
             event = mechanism.event(len(handles))
             # An interrupt may come after the charge.
             with self.protected.charging(
-                event, lambda: any(map(self._releases.is_charged, handles))
+                event, lambda: any(map(self._releases.is_charged, handles)), compared=True
             ):
-                return release()
+                return release(lambda: self.protected.compare(event))
 
     def deliver(self) -> None:
         """Store what was charged and drawn while the ledger was out of reach. Every release begins
@@ -533,13 +544,13 @@ class Curator(Opaque):
             self._require_askable(query)
             stated = {**terms_of(query), **stated}
         mechanism, event = slot_noise(
-            self.ledger, noise, budget, slots, query, in_shares=self._ranks.in_shares
+            self.ledger, noise, budget, slots, query, in_shares=self.in_shares
         )
         if budget is not None and not isinstance(noise, (Event, Mechanism)):
             stated = {"budget": describe_budget(budget), **stated}
 
         # A reservation of which nothing is charged tells nothing of the records.
-        self.protected.compare(event)
+        self._shared.on_records("compare tables", lambda: self.protected.compare(event))
         begun = self.ledger.reservation(name) is not None
         if given is not None or parallel or ordered:
             # A reservation of which nothing is charged may go on with a corrected score. Answers of
@@ -581,12 +592,17 @@ class Curator(Opaque):
         # a ledger in memory has one curator, and that its records
         if self.ledger.storage.persistent:
             key = self._shared.change("compare records", (), lambda: key_of(self._shared.own))
-            found[f"{self.ledger.birth.role} records"] = self._digest(key)
-            if ordered:  # which is refused on several ranks
-                rows = RowDigests.of(self.__view)
-                found[ORDER] = None if rows is None else rows.digest_in_order(key)
-            for name, table in (tables or {}).items():
-                found[name] = table_digest(table, key)
+
+            def digests() -> dict[str, str | None]:
+                found = {f"{self.ledger.birth.role} records": self._digest(key)}
+                if ordered:  # which is refused on several ranks
+                    rows = RowDigests.of(self.__view)
+                    found[ORDER] = None if rows is None else rows.digest_in_order(key)
+                for name, table in (tables or {}).items():
+                    found[name] = table_digest(table, key)
+                return found
+
+            found = self._shared.on_records("digest records", digests)
         self._shared.change(
             f"bind {reservation}",
             (sorted(things), sorted(found), begun),

@@ -10,6 +10,7 @@ from dpbo.errors import InputError, UsageError
 from dpbo.events import RolesEvent, SelectionEvent
 from dpbo.hidden_run import in_hidden_run
 from dpbo.mechanisms.mechanism import Entropy, Mechanism
+from dpbo.mechanisms.shares import whole
 from dpbo.queries.query import Failure, Outcome, Query
 from dpbo.records.opaque import Opaque
 
@@ -68,6 +69,7 @@ class HiddenDraws(Opaque):
                 "this draws within a run of a private selection alone: no other charge pays for it."
                 " Use release() elsewhere."
             )
+        mechanism = whole(mechanism)
         birth = self._birth
         event = query.release_event(mechanism.event(), birth.adjacency)
         if conditions_of(query) or event.free:

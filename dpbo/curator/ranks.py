@@ -22,7 +22,7 @@ waits on. All ranks and the network between them are trusted: sums are private a
 With `Ranks(trust="sum")` no rank trusts another, nor the network. Each keeps its partial sums and a
 ledger of its own. In a release every rank charges its own ledger, then adds its share of the noise
 and its masks (secure_sum.py), and sends that to all: the total is the release. Nothing that another
-rank sent is unpickled. Whether an evaluation failed is one bit of all ranks together.
+rank sent is unpickled. Whether a step failed somewhere is one bit of all ranks together.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.mechanism import Integers, Mechanism
 from dpbo.mechanisms.no_noise import NoNoise
-from dpbo.mechanisms.shares import GaussianShare
+from dpbo.mechanisms.shares import GaussianShare, whole
 from dpbo.queries.integers import MOST_SUM, MOST_UNITS
 from dpbo.queries.query import Failure, Outcome
 from dpbo.records.labels import ALLOWED, LOOKALIKES, hash_labels
@@ -100,8 +100,9 @@ class Ranks:
         key: with "sum", the file of this rank's private key, which
             `openssl genpkey -algorithm x25519 -out FILE` makes; omitted, a key for this start.
         fingerprints: with `key`, those of all ranks' keys, in any order, as
-            `openssl pkey -in FILE -pubout -outform DER | sha256sum` prints them. Omitted, who
-            relays messages is trusted not to exchange keys (`coordinator-relays-keys`).
+            `openssl pkey -in FILE -pubout -outform DER | sha256sum` prints them, a line each. The
+            first word counts. Omitted, who relays messages is trusted not to exchange keys
+            (`coordinator-relays-keys`).
 
     Attributes:
         rank: rank of this process in the group.
@@ -172,18 +173,27 @@ class Ranks:
         on all.
 
         A rank that raised gets its own error. The others get the first such rank's, or RankFailed
-        where that is not one of dpbo's errors, and always with trust="sum". A Failure of one rank
-        is returned on all.
+        where that is not one of dpbo's errors. A Failure of one rank is returned on all.
+
+        With trust="sum" the others get RankFailed, and do not learn which rank failed: one that did
+        adds a random word to zeros.
         """
         self._require_same(title, question)
         value, error = _attempt(work)
+        if self._masks is not None:
+            failed = error is not None or isinstance(value, Failure)
+            word = system_entropy(_LENGTH) if failed else bytes(_LENGTH)
+            all_done = not self._sum(np.frombuffer(word, dtype="<i8"), "failed").any()
+            if error is not None:
+                raise error
+            if not (failed or all_done):
+                raise RankFailed(None, "an error")
+            return cast(T, value)
         mark = _ERROR if error is not None else _FAILURE if isinstance(value, Failure) else _FINE
         marks = self.gather_mark(mark)
         worst = max(marks)
         if worst == _FINE:
             return cast(T, value)
-        if self._masks is not None:
-            raise error or RankFailed(marks.index(worst), "an error")
         return self._broadcast(marks.index(worst), value, error)
 
     def run_on_rank_0(self, title: str, question: Iterable[Any], work: Callable[[], T]) -> T:
@@ -199,7 +209,9 @@ class Ranks:
         error where one failed on any rank.
         """
         if self._masks is not None:
-            return self._own_outcome(title, question, work)
+            with contextlib.suppress(RankFailed):
+                return self.run_together(title, question, work)
+            return Failure("rank")
         outcome = self.run_together(title, question, work)
         if isinstance(outcome, Failure):
             return outcome
@@ -246,8 +258,11 @@ class Ranks:
         return ["people-are-disjoint", followed, *relayed]
 
     def in_shares(self, mechanism: Mechanism) -> Mechanism:
-        """The noise that each rank draws. Raises InputError where no sum of shares is proved."""
-        if self._masks is None or isinstance(mechanism, (GaussianShare, NoNoise)):
+        """The noise that each rank draws, whatever group it may be a share for. Raises InputError
+        where no sum of shares is proved.
+        """
+        mechanism = whole(mechanism)
+        if self._masks is None or isinstance(mechanism, NoNoise):
             return mechanism
         if type(mechanism) is not GaussianMechanism:
             remedy = "Give the Curator accounting=GDPFilter(), which pays for it."
@@ -280,7 +295,8 @@ class Ranks:
         ranks, else that sum.
 
         A number that no honest total reaches is refused: a random word passes with probability
-        2^-2 quantum / grid, which is 2^-23 for the mean of a million units at multiplier 10.
+        2^-2 quantum / grid. At multiplier 10 that is 2^-23 for the mean of a million units, and
+        about 2^-14 where the number of units is private, as quanta then allow for 2^32 of them.
 
         Raises:
             RanksError: the masks did not cancel.
@@ -296,6 +312,14 @@ class Ranks:
                 " The charge stands, and nothing was released."
             )
         return total
+
+    def unlike(self, message: bytes) -> list[int]:
+        """The ranks that do not prove, by the secret that they share with this one, that they hold
+        the same message.
+        """
+        assert self._masks is not None
+        rows = self.all_gather(self._masks.tags(message))
+        return self._masks.unlike(rows, message)
 
     def key_by(self, *parts: Any) -> None:
         """Key masks by these as well: sums come out only where all ranks give the same."""
@@ -364,23 +388,6 @@ class Ranks:
         assert self._masks is not None
         words = self._masks.masked(numbers, fingerprint((self._asked, about)))
         return self._masks.total(self.all_gather(words)).reshape(numbers.shape)
-
-    def _own_outcome(
-        self, title: str, question: Iterable[Any], work: Callable[[], Outcome]
-    ) -> Outcome:
-        """This rank's answer, if all ranks have one: a rank that failed adds a random word to
-        zeros, so that all learn whether one did, and no more.
-        """
-        self._require_same(title, question)
-        value, error = _attempt(work)
-        failed = error is not None or isinstance(value, Failure)
-        word = system_entropy(_LENGTH) if failed else bytes(_LENGTH)
-        others = self._sum(np.frombuffer(word, dtype="<i8"), "failed")
-        if error is not None:
-            raise error
-        if others.any() and not failed:
-            return Failure("rank")
-        return cast(Outcome, value)
 
     def _count_own_units(self, view: PrivateView, *, public: bool) -> PrivateView:
         """`count_units` where each rank's number stays its own.
@@ -514,8 +521,8 @@ class OneProcess:
         return []
 
     def in_shares(self, mechanism: Mechanism) -> Mechanism:
-        """The mechanism as it is."""
-        return mechanism
+        """The mechanism, or what it is a share of."""
+        return whole(mechanism)
 
     def add_digests(self, mine: Tensor | None) -> Tensor | None:
         """The digests as they are."""

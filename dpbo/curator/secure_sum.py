@@ -30,11 +30,14 @@ digest of everything that the sum is about: question, law of the noise and the l
 entry. So no stream is used twice, and ranks that were told different things send words that are
 uniform each by itself: the streams between them do not cancel.
 
-What a rank that does not follow this can do: choose what it adds, and so spoil a value; end a
-step. Every word is well-formed, so that cannot be seen, except that a word at random makes the
-total too large (`Ranks.total`). It learns no more than above. If the masks fail, because a relay
-exchanged all keys and no fingerprints were given or the cipher is broken, each release tells each
-rank's R_i: sqrt(k - c) times the stated mu.
+What a rank that does not follow this can do: choose what it adds, and so spoil a value; end a step;
+when all start, make up entries that shorter ledgers than its own take over (shared_ledger.py).
+Every word is well-formed, so that cannot be seen, except that a word at random makes the total too
+large (`Ranks.total`). It learns no more than above. If the masks fail, because a relay exchanged
+all keys and no fingerprints were given or the cipher is broken, each release tells each rank's R_i:
+sqrt(k - c) times the stated mu, and its number of units, if that of all is public, and whether it
+failed. Where more than c ranks put together what they know, and h others are left, their total has
+noise for sqrt((k - c) / h) times the stated mu.
 """
 
 import hashlib
@@ -62,6 +65,8 @@ with needs("federated"):
 
 # Bytes of a public key.
 _KEY = 32
+# Bytes by which a rank proves to another one what it holds.
+_TAG = 32
 
 
 class Masks:
@@ -71,8 +76,8 @@ class Masks:
         rank: rank of this process.
         tolerate: how many ranks may be curious or silent.
         key: file with this rank's private key, in PEM; None for one that is made now.
-        fingerprints: SHA-256 of every rank's public key (DER), in hexadecimal; None to take what
-            the group relays.
+        fingerprints: SHA-256 of every rank's public key (DER), in hexadecimal, each the first word
+            of a line; None to take what the group relays.
         exchange: sends bytes to all ranks, and gives those of each.
 
     Attributes:
@@ -97,14 +102,17 @@ class Masks:
         identities = [X25519PublicKey.from_public_bytes(row[:_KEY]) for row in rows]
         self.compared = fingerprints is not None
         if fingerprints is not None:
-            found = list(map(fingerprint_of, identities))
-            if Counter(found) != Counter(fingerprints):
+            found = Counter(map(fingerprint_of, identities))
+            given = Counter(line.split()[0].lower() for line in fingerprints if line.strip())
+            if found != given:
+                # Not those that came: they would be pasted into the file unread.
+                missing = ", ".join(given - found)
                 raise InputError(
                     "fingerprints",
-                    ", ".join(fingerprints),
-                    f"those of the keys that the ranks sent, {', '.join(found)}",
-                    "If these are not the hospitals' own keys, somebody between them exchanges"
-                    " keys: stop.",
+                    missing or f"{given.total()} fingerprints",
+                    f"those of the {len(rows)} keys that the ranks sent, one each",
+                    "Ask the hospital whose fingerprint this is what it told you, by telephone or"
+                    " letter. If that is it, somebody between you exchanges keys: stop.",
                 )
         self._rank = rank
         self._count = 0
@@ -131,6 +139,30 @@ class Masks:
             else:
                 words -= mask
         return words.tobytes()
+
+    def tags(self, message: bytes) -> bytes:
+        """What proves to each rank, by the secret of the two, that this one holds the message."""
+        self._count += 1
+        others = range(len(self._secrets) + 1)
+        return b"".join(self._tag(self._rank, other, message) for other in others)
+
+    def unlike(self, rows: Sequence[bytes], message: bytes) -> list[int]:
+        """The ranks whose row, made when this one made its `tags`, is of another message."""
+        own = slice(self._rank * _TAG, (self._rank + 1) * _TAG)
+        return [
+            other
+            for other in self._secrets
+            if rows[other][own] != self._tag(other, self._rank, message)
+        ]
+
+    def _tag(self, sender: int, receiver: int, message: bytes) -> bytes:
+        """What rank `sender` sends to `receiver`, one of which is this rank; zeros to itself."""
+        if sender == receiver:
+            return bytes(_TAG)
+        secret = self._secrets[receiver if sender == self._rank else sender]
+        told = f"{sender} tells {receiver} {self._count} ".encode()
+        about = told + hashlib.sha256(message).digest()
+        return HKDF(SHA256(), _TAG, self._salt, about).derive(secret)
 
     @staticmethod
     def total(rows: Sequence[bytes]) -> Integers:

@@ -9,17 +9,20 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, TypeVar, cast
 
 from dpbo.curator.ranks import OneProcess, Ranks
+from dpbo.curator.statements import largest_share
 from dpbo.errors import (
     LedgerError,
     LedgerMismatch,
     LedgerUnavailable,
     PrivacyError,
+    RanksError,
     UsageError,
 )
 from dpbo.events import event_from_json
 from dpbo.ledger.entries import Record, Reserved, dump, table
 from dpbo.ledger.ledger import Ledger
 from dpbo.ledger.storage import Storage
+from dpbo.validation import warn
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -119,14 +122,20 @@ class SharedLedger:
             raise refused
         return cast(T, value)
 
+    def on_records(self, title: str, work: Callable[[], T]) -> T:
+        """`work()` of each rank, which depends on its own records."""
+        return work()
+
     def release(
         self,
         title: str,
         question: Iterable[Any],
+        compare: Callable[[], None],
         charge: Callable[[], C],
         draw: Callable[[C], T],
     ) -> T:
-        """`draw(charge())` of rank 0, on every rank."""
+        """`draw(charge())` of rank 0, on every rank, after `compare()` of each."""
+        compare()
         return self.change(title, question, lambda: draw(charge()))
 
 
@@ -134,8 +143,11 @@ class OwnLedger:
     """The ledger of a rank that does not trust the others: all ranks write the same entries, each
     to its own ledger, and none goes on where another one's differ.
 
-    A rank that stopped earlier than others, or lost its ledger, first adds what they hold beyond
-    its own entries, as if it were charged anew: so nothing is forgotten, and its own cap counts.
+    A rank that stopped earlier than others, or lost its ledger, first adds what the longest holds
+    beyond its own entries, as if it were charged anew: so nothing is forgotten, and its own cap
+    counts. Before anything is written, every rank proves to every other one, by the secret of the
+    two, that it holds the same message and that its own ledger begins it. What a rank has lost it
+    believes the others: if they hide entries, its cap begins anew.
 
     Args:
         ranks: the processes.
@@ -146,7 +158,8 @@ class OwnLedger:
 
     Raises:
         LedgerMismatch: this ledger and another rank's hold different entries.
-        UsageError: two ranks opened the same ledger.
+        RanksError: so do another rank's and a third one's, or somebody changed a message.
+        UsageError: two ranks opened the same ledger, or another rank's has no guarantee.
     """
 
     def __init__(self, ranks: Ranks, opening: Callable[[], Ledger]) -> None:
@@ -154,12 +167,13 @@ class OwnLedger:
         self.own = self.seen = ranks.run_together("open the ledger", (), opening)
         self._head = hashlib.sha256()
         self._read = -1
+        self._compared = False
         self._catch_up()
 
     def head(self) -> str:
         """A digest of all entries, but for what is each ledger's own."""
         for record in self.own.records(after=self._read):
-            self._head.update(dump(_common(record)).encode())
+            self._head.update(_line(record))
             self._read = record.seq
         return self._head.hexdigest()
 
@@ -169,23 +183,40 @@ class OwnLedger:
         shown = f"{title} after entry {self._read} ({head[:8]})"
         return self._ranks.run_together(shown, (head, *question), work)
 
+    def on_records(self, title: str, work: Callable[[], T]) -> T:
+        """`work()` of each rank, which depends on its own records: where it raises, the others
+        learn no more than that some rank failed.
+        """
+        return self.change(title, (), work)
+
     def release(
         self,
         title: str,
         question: Iterable[Any],
+        compare: Callable[[], None],
         charge: Callable[[], C],
         draw: Callable[[C], T],
     ) -> T:
-        """`draw(charge())` of each rank: none draws before all have charged."""
-        charged = self.change(title, question, charge)
+        """`draw(charge())` of each rank, after `compare()`: none draws before all have charged."""
+
+        if not self._compared:
+            # What refuses a new ledger's first charge on one rank stops it on all.
+            self.on_records("compare tables", compare)
+            self._compared = True
+
+        def compared() -> C:
+            compare()
+            return charge()
+
+        charged = self.change(title, question, compared)
         self._ranks.key_by(self.head())
         return draw(charged)
 
     def _catch_up(self) -> None:
         """Add the entries that the longest of all ledgers holds beyond this one's."""
-        mine = [_common(record) for record in self.own.records()]
+        mine = b"".join(map(_line, self.own.records()))
         identity = hashlib.sha256(self.own.id.encode()).digest()
-        rows = self._ranks.all_gather(identity + len(mine).to_bytes(8, "little"))
+        rows = self._ranks.all_gather(identity + mine.count(b"\n").to_bytes(8, "little"))
         if len({row[:32] for row in rows}) < len(rows):
             raise UsageError(
                 "two ranks opened the same ledger: with Ranks(trust='sum') each has its own. Give"
@@ -195,26 +226,59 @@ class OwnLedger:
         longest = lengths.index(max(lengths))
         if len({*lengths}) == 1:
             return
-        theirs = json.loads(self._ranks.send(longest, dump(mine).encode()))
+        theirs = self._ranks.send(longest, mine)
+        begins = theirs.startswith(mine)
+        # A rank whose ledger does not begin the message vouches for another one.
+        others = self._ranks.unlike(theirs if begins else b"")
+        remedy = "Each rank opens the ledger that it had when they ran together before."
+        if not begins:
+            raise LedgerMismatch(
+                "ledger",
+                f"{lengths[self._ranks.rank]} entries",
+                f"{lengths[longest]} entries of rank {longest}, which differ from the first on",
+                remedy,
+            )
+        if others:
+            raise RanksError(
+                f"ranks {others} do not confirm the entries that rank {longest} holds beyond this"
+                " rank's: their ledgers hold others, or somebody changed a message. Nothing was"
+                f" written. {remedy}"
+            )
+        self._ranks.run_together(
+            "catch up", (), lambda: self._add(longest, theirs[len(mine) :].splitlines())
+        )
 
-        def add() -> None:
-            if theirs[: len(mine)] != mine:
-                raise LedgerMismatch(
-                    "ledger",
-                    f"{len(mine)} entries",
-                    f"{len(theirs)} entries of rank {longest}, which differ from the first on",
-                    "Each rank opens the ledger that it had when they ran together before.",
-                )
-            for entry in theirs[len(mine) :]:
-                _write(self.own, *entry)
+    def _add(self, rank: int, lines: Sequence[bytes]) -> None:
+        """Write the entries that another rank's ledger holds beyond this one's."""
+        if not lines:
+            return
+        entries = list(map(json.loads, lines))
+        if any(kind == "void" for kind, *_ in entries):
+            raise UsageError(
+                f"rank {rank}'s ledger says that it guarantees nothing, and this rank's does not:"
+                " that is not taken over. Take new ledgers on all ranks."
+            )
+        before = self._reserved()
+        for entry in entries:
+            _write(self.own, *entry)
+        charges = sum(kind == "charge" for kind, *_ in entries)
+        warn(
+            f"this rank's ledger took over {len(entries)} entries, {charges} of them charges, from"
+            f" rank {rank}'s. Reserved and charged are now {self._reserved()} of the budget, before"
+            f" {before}. If this rank released less together with the others, ask them why.",
+            UserWarning,
+        )
 
-        self._ranks.run_together("catch up", (), add)
+    def _reserved(self) -> str:
+        facts = self.own.facts()
+        return f"{100 * float(largest_share(facts.total, self.own.cap)):.4g} %"
 
 
-def _common(record: Record) -> list[Any]:
+def _line(record: Record) -> bytes:
     """What an entry says that is the same in the ledgers of all ranks."""
     body = {name: value for name, value in record.body.items() if name not in _OWN}
-    return [record.kind, record.name, record.reservation, record.answers, body]
+    common = [record.kind, record.name, record.reservation, record.answers, body]
+    return f"{dump(common)}\n".encode()
 
 
 def _write(

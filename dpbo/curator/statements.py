@@ -116,13 +116,16 @@ _ASSUMPTIONS = {
     "ranks-follow-the-protocol": (
         "so many ranks run this code and tell nobody what they hold; the others, the same ones from"
         " the first release to the last, may add no noise or put together what they know. A rank"
-        " that sends something else can make a value wrong, but learns no more. Ranks see how long"
-        " each other takes, and that must not depend on the records"
+        " that sends something else can make a value wrong, and where another rank's ledger is"
+        " shorter than its own can charge it, but learns no more. Ranks see that some rank failed,"
+        " how long each other takes, and which one's program ends, and that must not depend on the"
+        " records"
     ),
     "coordinator-relays-keys": (
         "who relays messages between the ranks did not exchange their public keys, whose"
         " fingerprints were not given. If they were exchanged, each rank's own noised sums are"
-        " seen: mu is then up to sqrt(ranks - tolerate) times as large"
+        " seen, so that mu is up to sqrt(ranks - tolerate) times as large, and its number of units"
+        " where that of all is public, and whether it failed, exactly"
     ),
     "rows-stand-alone": (
         "each protected row was computed from its own record, and from public ones: no scaler,"

@@ -39,6 +39,8 @@ class Birth:
         row_change: how far a row moves; under BOUNDED_ROW_CHANGE, and only there.
         units: the number of units where it is public.
         one_at_a_time: whether every score gets one record at a time.
+        federated: whether it is one of the ledgers of ranks that do not trust each other, which
+            show one another all entries.
 
     Raises:
         InputError: an accounting that is not dpbo's, an unknown role, or a row change that does not
@@ -55,6 +57,7 @@ class Birth:
     row_change: RowChange | None = None
     units: int | None = None
     one_at_a_time: bool = False
+    federated: bool = False
 
     def __post_init__(self) -> None:
         # The ledger keeps its name alone.
@@ -116,6 +119,8 @@ class Birth:
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Self:
         """From a first record. Raises KeyError, TypeError or ValueError where it is not one."""
+        # Ledgers of before say nothing of it.
+        body = {"federated": False, **body}
         held = {field.name: body[field.name] for field in dataclasses.fields(cls)}
         held["adjacency"] = Adjacency(body["adjacency"])
         held["budget"] = Budget.from_json(body["budget"])

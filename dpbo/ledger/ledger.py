@@ -191,6 +191,12 @@ class Ledger:
                         " them, and no other. Put a public stand-in record (such as zeros) in the"
                         " place of a unit that has left, and leave out one that has joined."
                     )
+                if name == "federated":
+                    remedy = (
+                        "Ranks(trust='sum') show one another their ledgers. Give ledger= of each"
+                        " rank a place of its own, apart from that of studies without the others;"
+                        " the budgets of both add up."
+                    )
                 if name == "accounting":
                     kept = reprlib.repr(self.birth.accounting)
                     remedy = (

@@ -43,9 +43,16 @@ import numpy as np
 
 from dpbo.accounting.gdp import root_up
 from dpbo.mechanisms.gaussian import GaussianMechanism
-from dpbo.mechanisms.mechanism import Floats
+from dpbo.mechanisms.mechanism import Floats, Mechanism
 from dpbo.privacy import Sensitivity
 from dpbo.validation import Count, checked_constructor
+
+
+def whole(mechanism: Mechanism) -> Mechanism:
+    """The mechanism, or the one that it is a share of."""
+    if isinstance(mechanism, GaussianShare):
+        return GaussianMechanism(mechanism.noise_multiplier)
+    return mechanism
 
 
 @checked_constructor

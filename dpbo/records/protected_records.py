@@ -272,7 +272,11 @@ class ProtectedRecords(Opaque):
 
     @contextlib.contextmanager
     def charging(
-        self, event: Event, is_charged: Callable[[], bool] = lambda: False
+        self,
+        event: Event,
+        is_charged: Callable[[], bool] = lambda: False,
+        *,
+        compared: bool = False,
     ) -> Iterator[None]:
         """Within it an event is charged, after `compare`. After the ledger's first one, this
         process and the user's folder know the records as protected. Not of a void ledger, nor for
@@ -280,12 +284,14 @@ class ProtectedRecords(Opaque):
 
         Args:
             is_charged: whether it was charged, although what is within raised.
+            compared: whether what is within calls `compare` itself.
         """
         ledger = self._ledger
         if self._knows_all or event.free or ledger.void:
             yield
             return
-        self.compare(event)
+        if not compared:
+            self.compare(event)
         done = False
         try:
             yield

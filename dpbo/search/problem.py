@@ -4,7 +4,7 @@ budget."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from dpbo.curator.curator import Curator
 from dpbo.curator.pricing import noise_std, priced
@@ -297,7 +297,9 @@ def least_noise(
     for together, and the standard deviation of its noise on the first mean.
     """
     kinds: tuple[type[IndependentNoise], ...] = (GaussianMechanism, LaplaceMechanism)
-    mechanism = next(priced(curator.ledger, kinds, share, releases, query))
+    payable = next(priced(curator.ledger, kinds, share, releases, query))
+    # as it will be drawn
+    mechanism = cast(IndependentNoise, curator.in_shares(payable))
     std = noise_std(curator.ledger, mechanism, query)
     assert std is not None
     return mechanism, float(std[0])

@@ -1239,7 +1239,7 @@ SABOTAGES = (
     Sabotage(
         "fingerprints of keys are not compared",
         where="dpbo.curator.secure_sum:Masks.__init__",
-        old="if Counter(found) != Counter(fingerprints):",
+        old="if found != given:",
         new="if False:",
         test=(
             "tests/unit/curator/test_secure_sum.py"
@@ -1309,11 +1309,86 @@ SABOTAGES = (
     Sabotage(
         "a ledger of another past is continued",
         where="dpbo.curator.shared_ledger:OwnLedger._catch_up",
-        old="if theirs[: len(mine)] != mine:",
+        old="begins = theirs.startswith(mine)",
+        new="begins = True",
+        test=(
+            "tests/slow/ranks/test_hospitals.py::test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again"
+        ),
+    ),
+    Sabotage(
+        "a hospital writes entries that another one contradicts",
+        where="dpbo.curator.shared_ledger:OwnLedger._catch_up",
+        old="if others:",
         new="if False:",
         test=(
             "tests/slow/ranks/test_hospitals.py"
             "::test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again"
+        ),
+    ),
+    Sabotage(
+        "a hospital's ledger is made void by another one's",
+        where="dpbo.curator.shared_ledger:OwnLedger._add",
+        old='if any(kind == "void" for kind, *_ in entries):',
+        new="if False:",
+        test=(
+            "tests/slow/ranks/test_hospitals.py::test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again"
+        ),
+    ),
+    Sabotage(
+        "one process draws the share of many",
+        where="dpbo.curator.ranks:OneProcess.in_shares",
+        old="return whole(mechanism)",
+        new="return mechanism",
+        test=(
+            "tests/unit/mechanisms/test_shares.py::test_one_process_draws_the_whole_noise_where_it_is_given_a_share"
+        ),
+    ),
+    Sabotage(
+        "ranks draw the share of other ranks",
+        where="dpbo.curator.ranks:Ranks.in_shares",
+        old="mechanism = whole(mechanism)",
+        new="if isinstance(mechanism, GaussianShare):\n            return mechanism",
+        test=(
+            "tests/slow/ranks/test_hospitals.py"
+            "::test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_was"
+        ),
+    ),
+    Sabotage(
+        "a hospital shows the ledger of a study of its own",
+        where="dpbo.curator.curator:Curator.__init__",
+        old='federated=ranks is not None and ranks.trust == "sum"',
+        new="federated=False",
+        test=(
+            "tests/slow/ranks/test_hospitals.py"
+            "::test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_was"
+        ),
+    ),
+    Sabotage(
+        "a search plans with less noise than hospitals add",
+        where="dpbo.search.problem:least_noise",
+        old="curator.in_shares(payable)",
+        new="payable",
+        test=(
+            "tests/slow/ranks/test_hospitals.py"
+            "::test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_was"
+        ),
+    ),
+    Sabotage(
+        "a rank confirms whatever it is told",
+        where="dpbo.curator.secure_sum:Masks.unlike",
+        old="if rows[other][own] != self._tag(other, self._rank, message)",
+        new="if False",
+        test=(
+            "tests/unit/curator/test_secure_sum.py::test_a_message_that_another_changes_or_another_rank_holds_otherwise_is_not_confirmed"
+        ),
+    ),
+    Sabotage(
+        "fingerprints are compared with all that sha256sum prints",
+        where="dpbo.curator.secure_sum:Masks.__init__",
+        old="line.split()[0].lower()",
+        new="line",
+        test=(
+            "tests/unit/curator/test_secure_sum.py::test_a_relay_that_exchanges_keys_is_noticed_by_fingerprints"
         ),
     ),
     Sabotage(

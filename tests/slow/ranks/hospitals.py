@@ -9,20 +9,25 @@ import json
 import os
 import pickle
 import signal
+import warnings
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from dpbo import Budget, Curator, Ranks
+from dpbo import Adjacency, Budget, Curator, Ranks
 from dpbo.curator.secure_sum import Masks
+from dpbo.entropy import system_entropy
 from dpbo.errors import PrivacyError
 from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.mechanisms.additive import AdditiveMechanism
+from dpbo.mechanisms.shares import GaussianShare
 from dpbo.papers.em import DPGaussianMixture
 from dpbo.queries import CandidateScores, ClippedSum
+from dpbo.search.problem import least_noise
 from dpbo.testing import SeededEntropy
 from tests.setups import first_column, of
 from tests.slow.ranks.jobs import (
@@ -143,7 +148,24 @@ def dies(who, message):
 
 def run(ranks, folder):
     """A search on the ledgers of all ranks."""
-    return search(ranks, folder, entropy=SeededEntropy(3), **own(folder, ranks))
+    return search(ranks, folder, entropy=system_entropy, **own(folder, ranks))
+
+
+@contextlib.contextmanager
+def lying(ranks, lie):
+    """Rank 1 lies in the second sum within; the first says whether a step failed."""
+    honest = Masks.masked
+    count = 0
+
+    def sent(self, numbers, about):
+        nonlocal count
+        count += 1
+        return (lie if count == 2 else honest)(self, numbers, about)
+
+    if ranks.rank == 1:
+        Masks.masked = sent  # type: ignore[method-assign]
+    yield
+    Masks.masked = honest  # type: ignore[method-assign]
 
 
 def garbage(ranks, folder):
@@ -158,15 +180,14 @@ def garbage(ranks, folder):
     def shifted(self, numbers, about):
         return honest(self, numbers + 12_345, about)
 
-    def lying(lie):
+    def told_by(lie):
         handle = curator.evaluate(mean())
-        if ranks.rank == 1:
-            Masks.masked = lie  # type: ignore[method-assign]
-        met = met_by(lambda: curator.release(handle, NOISE), lambda: curator.release(handle, NOISE))
-        Masks.masked = honest  # type: ignore[method-assign]
-        return met
+        with lying(ranks, lie):
+            return met_by(
+                lambda: curator.release(handle, NOISE), lambda: curator.release(handle, NOISE)
+            )
 
-    told = [lying(at_random), lying(shifted)]
+    told = [told_by(at_random), told_by(shifted)]
     again = curator.release(mean(), NOISE).value.item()
     entries = seen(curator)
     charge = Ledger.charge
@@ -183,29 +204,62 @@ def garbage(ranks, folder):
 
 def other_ledger(ranks, folder):
     """Another program writes to one rank's ledger; then all start again, on this one, on one that
-    was lost, on one of another past, and on one ledger for two.
+    was lost, on a longer one of another past, with a lost one beside it, on a void one, on one
+    whose message is changed on its way, and on one ledger for two.
     """
-    curator = opened(ranks, **own(folder, ranks))
+    # Each hospital is a machine of its own, with its own state.
+    os.environ["DPBO_STATE"] = str(folder / f"state {ranks.rank}")
+    again = functools.partial(
+        opened, ranks, entropy=system_entropy, allow_repeated=True, **own(folder, ranks)
+    )
+    curator = again()
     curator.release(mean(), NOISE)
     if ranks.rank == 1:
         Ledger.open(folder / "1.db").note("assume", "another program")
     (met,) = met_by(lambda: curator.release(mean(), NOISE))
-    again = opened(ranks, **own(folder, ranks))
-    again.release(mean(), NOISE)
-    noted = [seen(again)]
-    if ranks.rank == 2:
-        for file in folder.glob("2.db*"):
+    found = again()
+    found.release(mean(), NOISE)
+    noted = [seen(found)]
+    lost(folder, ranks, 2)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        noted.append(seen(again()))
+    told = [str(each.message) for each in warned if "took over" in str(each.message)]
+
+    def alone(rank, kind, text):
+        if ranks.rank == rank:
+            Ledger.open(folder / f"{rank}.db").note(kind, text)
+
+    # Rank 1's message to rank 0 is changed on its way.
+    alone(1, "assume", "rank 1 went on")
+    plain = Ranks.send
+    Ranks.send = lambda *sent: plain(*sent).replace(b"went on", b"is void")  # type: ignore
+    if ranks.rank:
+        Ranks.send = plain  # type: ignore[method-assign]
+    (changed,) = met_by(again)
+    Ranks.send = plain  # type: ignore[method-assign]
+    before = len(seen(again()))
+    alone(0, "void", "rank 0 says so")
+    (void,) = met_by(again)
+    alone(1, "assume", "rank 1 was alone")
+    alone(0, "assume", "and once more")
+    lost(folder, ranks, 2)
+    (forked,) = met_by(again)
+    kept = len(Ledger.open(folder / f"{ranks.rank}.db").records()) - before
+    (shared,) = met_by(lambda: again(ledger=str(folder / "one.db")))
+    # Rank 1 alone begins a second budget for its records.
+    moved = rows() + (ranks.rank != 1) / 1024
+    terms = {"dataset": "e", "ledger": str(folder / f"second {ranks.rank}.db")}
+    second = opened(ranks, records=moved, entropy=system_entropy, **terms)
+    (repeated,) = met_by(lambda: second.release(mean(), NOISE))
+    return [met, noted, told, changed, void, forked, kept, shared, repeated, seen(second)]
+
+
+def lost(folder, ranks, rank):
+    """This rank's ledger."""
+    if ranks.rank == rank:
+        for file in folder.glob(f"{rank}.db*"):
             file.unlink()
-    found = opened(ranks, **own(folder, ranks), allow_repeated=True)
-    noted.append(seen(found))
-    Ledger.open(folder / f"{ranks.rank}.db").note("assume", f"rank {ranks.rank} was alone")
-    if ranks.rank == 0:
-        Ledger.open(folder / "0.db").note("assume", "and once more")
-    forked, shared = met_by(
-        lambda: opened(ranks, **own(folder, ranks), allow_repeated=True),
-        lambda: opened(ranks, dataset="d", ledger=str(folder / "one.db"), allow_repeated=True),
-    )
-    return [met, noted, forked, shared]
 
 
 def refused(ranks, folder):
@@ -232,10 +286,27 @@ def refused(ranks, folder):
     curator.release(mean(), NOISE)
     entries = seen(curator)
     honest = Masks.masked
-    if ranks.rank == 1:
-        # The sum of rank 2 might overflow by a total of fewer units than it has.
-        Masks.masked = lambda *sent: honest(sent[0], sent[1] - 150, sent[2])  # type: ignore
-    return [met, entries, met_by(lambda: opened(ranks))]
+    altered = rows()
+    altered[dealt(N, ranks)[0], 0] += ranks.rank == 1
+    reserved = functools.partial(
+        Curator.reserve, name="plan", noise=NOISE, slots=2, query=mean(), given={}
+    )
+    reserved(curator).release(mean())
+    # The share of one rank of thirty, each of which would draw less than one of these.
+    foreign = GaussianShare(NOISE.noise_multiplier, ranks=30, tolerate=1)
+    stds = [curator.release(mean(), noise).distribution.std for noise in (NOISE, foreign)]
+    stds.append(Ranks().in_shares(foreign) == NOISE)
+    stds += [least_noise(owner, mean(), Fraction(1, 10))[1] for owner in (curator, opened(None))]
+    (changed,) = met_by(lambda: reserved(opened(ranks, records=altered, **own(folder, ranks))))
+    # Of a study without the others, none of whose entries the others may get.
+    local = of(
+        adjacency=Adjacency.ADD_OR_REMOVE_ONE, dataset="d", ledger=str(folder / f"own {ranks.rank}")
+    )
+    opened(None, allow_repeated=True, **local)
+    (mine,) = met_by(lambda: opened(ranks, allow_repeated=True, **local))
+    # The sum of rank 2 might overflow by a total of fewer units than it has.
+    with lying(ranks, lambda self, numbers, about: honest(self, numbers - 150, about)):
+        return [met, entries, changed, mine, stds, met_by(lambda: opened(ranks))]
 
 
 def removed(ranks, folder, more=0):

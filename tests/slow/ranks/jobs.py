@@ -79,8 +79,10 @@ def loss(x, r):
     )
 
 
-def opened(ranks, *, adjacency=Adjacency.REPLACE_ONE, groups=False, where="cpu", **more):
-    records = rows().to(where)
+def opened(
+    ranks, *, adjacency=Adjacency.REPLACE_ONE, groups=False, where="cpu", records=None, **more
+):
+    records = (rows() if records is None else records).to(where)
     patients = torch.arange(N) // 2
     mine = dealt(N, ranks)
     unit = PrivacyUnit("record")

@@ -158,8 +158,8 @@ def test_no_message_holds_a_partial_sum_a_share_or_a_total_without_noise(told):
                 private += 1
                 assert number.tobytes() not in messages
     assert private > 200
-    # Digests have 128 bytes, keys 64, what ledgers hold 40, marks 1.
-    masked = [data for rank in sent for _, data in rank if len(data) not in (128, 64, 40, 1)]
+    # Digests have 128 bytes, keys 64, what ledgers hold 40.
+    masked = [data for rank in sent for _, data in rank if len(data) not in (128, 64, 40)]
     words = np.frombuffer(b"".join(masked), dtype=np.uint8)
     assert len(words) > 1500
     assert scipy.stats.chisquare(np.bincount(words, minlength=256)).pvalue > LEVEL
@@ -193,7 +193,7 @@ def test_a_killed_rank_ends_the_step_on_all_and_the_next_start_goes_on(told):
 
 @pytest.mark.deep
 @attack("A16")
-@pytest.mark.parametrize("message", range(2, 57))
+@pytest.mark.parametrize("message", range(2, 62))
 def test_a_rank_that_is_killed_before_any_message(told, message):
     who = message % SIZE
     goes_on(told, f"dies {who} {message}", who)
@@ -213,14 +213,24 @@ def test_random_words_are_refused_and_a_chosen_shift_spoils_a_value_alone(told):
 
 @attack("A22", "A37")
 def test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again(told):
-    for rank in told("other ledger")[0]:
-        met, (written, lost), forked, shared = rank["value"]
+    for number, rank in enumerate(told("other ledger")[0]):
+        met, (written, lost), warned, changed, void, forked, kept, shared, *second = rank["value"]
         assert met[0] == "RanksDisagree"
         assert "rank 1 to release release after entry" in met[1]
         assert [kind for kind, _, _ in written].count("charge") == 2
         assert ["assume", "another program", {}] in written, "all took it over"
         assert lost[: len(written)] == written, "a lost ledger is filled from the others"
-        assert forked[0] in ("LedgerMismatch", "RankFailed")
+        assert len(warned) == (number == 2)
+        assert number != 2 or "2 of them charges, from rank 0's" in warned[0]
+        assert changed[0] == "RanksError"
+        assert ("[1, 2]" if number == 0 else "[0]") in changed[1]
+        assert void[0] == ("RankFailed" if number == 0 else "UsageError")
+        # A lost ledger takes nothing over that any other rank's contradicts.
+        assert forked[0] == ("LedgerMismatch" if number == 1 else "RanksError")
+        assert kept == (2, 1, -len(lost))[number]
+        repeated, entries = second
+        assert repeated[0] == ("UsageError" if number == 1 else "RankFailed")
+        assert "charge" not in [kind for kind, _, _ in entries], "nobody pays for a refusal"
         assert shared[0] == "UsageError"
         assert "two ranks opened the same ledger" in shared[1]
 
@@ -228,8 +238,11 @@ def test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again(told):
 @attack("A21", "A37")
 def test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_was(told):
     ranks, folder = told("refused")
-    assert {kind for rank in sent_by_all(folder) for kind, _ in rank} == {"all_gather"}
-    for rank, (met, entries, (fewer,)) in enumerate(each["value"] for each in ranks):
+    sent = sent_by_all(folder)
+    assert {kind for rank in sent for kind, _ in rank} == {"all_gather"}
+    assert 1 not in {len(data) for rank in sent for _, data in rank}, "no mark goes in clear"
+    for rank, each in enumerate(ranks):
+        met, entries, changed, mine, stds, (fewer,) = each["value"]
         laplace, choice, fails, much, *arguments = met
         assert laplace[0] == choice[0] == "InputError"
         assert "GDPFilter" in laplace[1]
@@ -238,6 +251,14 @@ def test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_
         assert ("on another rank" in fails[1]) == (rank != 2)
         assert much[0] == "BudgetExceeded", "each finds that by itself, and nothing is unpickled"
         assert "secret" not in str(met)
+        assert changed[0] == ("ReservationChanged" if rank == 1 else "RankFailed")
+        assert rank == 1 or changed[1].startswith("another rank raised an error:")
+        assert mine[0] == "LedgerMismatch"
+        assert "federated=False" in mine[1]
+        one, other, trusted, planned, alone = stds
+        assert planned == pytest.approx(1.5**0.5 * alone), "a search is told the noise of all"
+        assert one == other, "a share is made for the ranks that there are"
+        assert trusted, "and is whole where ranks trust each other"
         assert fewer[0] == ("RankFailed" if rank == 0 else "UsageError")
         assert [error[0] for error in arguments] == ["InputError", "UsageError"] * 2
         assert [kind for kind, _, _ in entries].count("charge") == 1
@@ -286,7 +307,7 @@ def test_four_hospitals_with_keys_of_their_own_finish_the_example(tmp_path):
         key = X25519PrivateKey.generate()
         form = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         (tmp_path / f"{rank}.pem").write_bytes(key.private_bytes(*form))
-        prints.append(fingerprint_of(key.public_key()))
+        prints.append(f"{fingerprint_of(key.public_key())}  -")
     (tmp_path / "fingerprints").write_text("\n".join(prints))
     with socket.create_server(("127.0.0.1", 0)) as probe:
         (tmp_path / "port").write_text(str(probe.getsockname()[1]))

@@ -112,6 +112,20 @@ def test_every_word_is_uniform_and_no_two_sums_or_starts_share_a_stream(tmp_path
 
 
 @attack("A37")
+def test_a_message_that_another_changes_or_another_rank_holds_otherwise_is_not_confirmed():
+    """Whoever relays it, and the third rank, lack the secret of the two."""
+    parties = masks(3)
+    held = list(zip(parties, (b"a", b"a", b"b"), strict=True))
+    rows = [party.tags(message) for party, message in held]
+    assert [party.unlike(rows, message) for party, message in held] == [[2], [2], [0, 1]]
+    told = [party.tags(b"b") for party in parties]
+    assert parties[0].unlike(rows, b"b") == [1, 2], "what was sent before confirms nothing"
+    # For rank 1's proof come rank 2's, and what rank 0 itself sent to rank 1.
+    for proof in (told[2], told[0][32:]):
+        assert parties[0].unlike([told[0], proof, told[2]], b"b") == [1]
+
+
+@attack("A37")
 def test_ranks_that_are_told_different_things_send_words_that_do_not_add_up():
     """A coordinator that asks one rank for less noise would learn a sum with too little of it."""
     parties = masks(4)
@@ -160,7 +174,8 @@ def exchanged(row):
 @attack("A37")
 def test_a_relay_that_exchanges_keys_is_noticed_by_fingerprints(tmp_path):
     keys, prints = stored(tmp_path, 3)
-    honest = masks(3, keys=keys, fingerprints=prints[::-1])
+    printed = [f"{each.upper()}  -" for each in prints[::-1]] + [""]
+    honest = masks(3, keys=keys, fingerprints=printed)
     assert all(party.compared for party in honest)
     assert total(words(honest, np.full((3, 1), 5))) == [15]
 
@@ -171,6 +186,12 @@ def test_a_relay_that_exchanges_keys_is_noticed_by_fingerprints(tmp_path):
         assert isinstance(error, InputError)
         assert "exchanges keys" in str(error)
     assert not any(party.compared for party in masks(3, relay=relay, keys=keys))
+    others = [prints[0], prints[1], "0" * 64]
+    for error in masks(3, keys=keys, fingerprints=others):
+        assert "0" * 64 in str(error)
+        assert not any(each in str(error) for each in prints), "what came is not for the file"
+    for error in masks(3, keys=keys, fingerprints=prints[:2]):
+        assert "2 fingerprints" in str(error)
 
 
 @attack("A37")

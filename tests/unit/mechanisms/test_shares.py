@@ -8,10 +8,13 @@ import mpmath
 import numpy as np
 import pytest
 import scipy.stats
+import torch
 
+from dpbo import Budget, Curator
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.mechanisms.shares import GaussianShare
 from dpbo.privacy import Sensitivity
+from dpbo.queries import ClippedMean
 from dpbo.testing import SeededEntropy
 from tests.attacks.marks import attack
 
@@ -99,3 +102,21 @@ def test_the_total_has_its_law_and_as_many_silent_ranks_as_are_tolerated_leave_s
         # A standard deviation three hundredths off would be seen.
         wrong = np.bincount(np.searchsorted(ends * 1.03, noise), minlength=64)
         assert scipy.stats.chisquare(wrong).pvalue < LEVEL
+
+
+@attack("A9", "A12")
+def test_one_process_draws_the_whole_noise_where_it_is_given_a_share():
+    """It drew the noise of the share alone, and stated that of all ranks."""
+    records = torch.linspace(0, 1, 50).unsqueeze(1)
+    curator = Curator(records, unit="u", adjacency="replace-one", budget=Budget.gdp(100.0))
+    asked = ClippedMean(lambda _, rows: rows[:, 0], score_range=(0.0, 1.0))
+    plan = curator.reserve("plan", GaussianShare(20.0, ranks=4, tolerate=1), slots=300, query=asked)
+    assert plan.mechanism == GaussianMechanism(20.0)
+    handles = [curator.evaluate(asked) for _ in range(300)]
+    released = curator.release_all(handles, GaussianShare(20.0, ranks=4, tolerate=1))
+    noise = np.array([each.value.item() for each in released]) - records.mean().item()
+    stated = released[0].variance.sqrt().item()
+    assert stated == pytest.approx(20.0 / 50)
+    ratio = (noise**2).sum() / stated**2
+    assert scipy.stats.chi2(300).cdf(ratio) > LEVEL
+    assert scipy.stats.chi2(300).sf(ratio) > LEVEL
