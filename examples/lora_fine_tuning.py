@@ -1,4 +1,5 @@
-"""LoRA fine-tuning of a transformer by Opacus' own engine in ghost mode, charged to a ledger.
+"""LoRA fine-tuning of a transformer by Opacus' own engine in ghost mode, rate and clip tuned, all
+charged to one ledger.
 
 Ghost clipping keeps no gradient of a single record, so it fits where per-record gradients do not.
 The transformer is small and has random weights, and the messages are made up: put
@@ -26,6 +27,8 @@ from dpbo.events import PoissonGaussianEvent
 
 BUDGET = dpbo.Budget(epsilon=4.0, delta=1e-5)
 FILTER = RDPFilter(7.0)
+# rates and clips
+SETTINGS = ((1e-2, 1.0), (3e-2, 0.3))
 WORDS, LENGTH = 100, 16
 
 
@@ -63,10 +66,42 @@ def right(network: Any, records: TensorDataset) -> float:
         return float((network(input_ids=tokens).logits.argmax(1) == labels).double().mean())
 
 
+def trained(
+    engine: opacus.PrivacyEngine,
+    loader: Any,
+    epochs: int,
+    multiplier: float,
+    rate: float,
+    clip: float,
+) -> Any:
+    """One network, trained by this rate and clip."""
+    network = transformer()
+    trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    module, optimizer, loss, loader = engine.make_private(
+        module=network.train(),
+        optimizer=torch.optim.Adam(trainable, lr=rate),
+        criterion=torch.nn.CrossEntropyLoss(),
+        data_loader=loader,
+        noise_multiplier=multiplier,
+        max_grad_norm=clip,
+        grad_sample_mode="ghost",
+    )
+    for _ in range(epochs):
+        for tokens, labels in loader:
+            optimizer.zero_grad()
+            loss(module(input_ids=tokens).logits, labels).backward()
+            optimizer.step()
+    return network
+
+
 def main(
     records: int = 4000, epochs: int = 6, batch: int = 250
 ) -> tuple[float, float, dpbo.Curator]:
-    """The accuracy on public messages before and after, and the protected ones' curator."""
+    """The accuracy on public messages before and after, and the protected ones' curator.
+
+    Every rate and clip is paid for, and its network may be published. So they are compared on
+    public messages, which costs nothing.
+    """
     warnings.simplefilter("ignore")  # of Opacus' generators and hooks
     protected = messages(records)
     loader: Any = DataLoader(protected, batch_size=batch)
@@ -74,7 +109,8 @@ def main(
     step = functools.partial(
         PoissonGaussianEvent, rate=1 / len(loader), relation="add-or-remove-one"
     )
-    multiplier = calibrate(BUDGET, releases=steps, accounting=FILTER, event=step)
+    releases = len(SETTINGS) * steps
+    multiplier = calibrate(BUDGET, releases=releases, accounting=FILTER, event=step)
     curator = dpbo.Curator(
         protected,
         unit="record",
@@ -83,27 +119,17 @@ def main(
         role="training",
         accounting=FILTER,
     )
-    engine = opacus.PrivacyEngine()
-    engine.accountant = LedgerAccountant(curator, noise_multiplier=multiplier, steps=steps)
-    network = transformer()
-    public = messages(1000)
-    before = right(network, public)
-    trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    module, optimizer, loss, loader = engine.make_private(
-        module=network.train(),
-        optimizer=torch.optim.Adam(trainable, lr=1e-2),
-        criterion=torch.nn.CrossEntropyLoss(),
-        data_loader=loader,
-        noise_multiplier=multiplier,
-        max_grad_norm=1.0,
-        grad_sample_mode="ghost",
-    )
-    for _ in range(epochs):
-        for tokens, labels in loader:
-            optimizer.zero_grad()
-            loss(module(input_ids=tokens).logits, labels).backward()
-            optimizer.step()
-    return before, right(network, public), curator
+    compared, kept_back = messages(1000), messages(1000)
+    before = right(transformer(), kept_back)
+    networks = []
+    for rate, clip in SETTINGS:
+        engine = opacus.PrivacyEngine()
+        engine.accountant = LedgerAccountant(
+            curator, noise_multiplier=multiplier, steps=steps, name=f"rate {rate:g}, clip {clip:g}"
+        )
+        networks.append(trained(engine, loader, epochs, multiplier, rate, clip))
+    best = max(networks, key=lambda network: right(network, compared))
+    return before, right(best, kept_back), curator
 
 
 if __name__ == "__main__":

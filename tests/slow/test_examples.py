@@ -203,7 +203,7 @@ def test_adapters_of_a_transformer_are_trained_in_ghost_mode_on_the_ledger():
     # The test's own seed would be refused.
     torch.seed()
     *_, curator = main(records=500, epochs=2)
-    assert curator.ledger.used() == {"dp-sgd": 4}
+    assert curator.ledger.used() == {"rate 0.01, clip 1": 4, "rate 0.03, clip 0.3": 4}
     assert {"sampling-attested", "noise-of-opacus"} <= {*curator.statement().assumptions}
     assert curator.spent.epsilon == pytest.approx(4.0, rel=1e-3)
 
