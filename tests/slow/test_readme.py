@@ -22,8 +22,8 @@ from tests.setups import ROOT, owner
 from tools import pictures, readme
 from tools.readme import blocks, form
 
-# Two seconds and more each.
-LONG = ("dp-sgd", "optuna-ax", "tune-dp-sgd")
+# Those that train, and that audit.
+LONG = ("check", "dp-sgd", "optuna-ax", "tune-dp-sgd")
 PAGES = [
     pytest.param(page, marks=pytest.mark.deep if page.stem in LONG else ())
     for page in sorted((ROOT / "docs" / "how-to").glob("*.md"))
