@@ -4,8 +4,8 @@ Opacus' `make_private` ends with giving the optimizer a hook of the accountant, 
 a step's noise. It is there alone that the accountant meets the optimizer, so `attach_step_hook` is
 extended: a hook of this module puts its charge in front of the optimizer's `add_noise` at once,
 which virtual steps (BatchMemoryManager) do not reach. Another hook that is attached later replaces
-no charge. In ghost mode the loss of `make_private` clips, in `backward`, which is extended to
-count.
+no charge. In ghost mode the loss of `make_private` clips, in `backward`, which is extended to mark
+the optimizer: a step on gradients that another loss gave is refused.
 """
 
 import functools
@@ -68,8 +68,7 @@ class Charges:
         Raises:
             InputError: a generator of the caller's; or (where the number of records is public) a
                 loader of clearly another number than the curator's.
-            UsageError: each of several processes trains a model of its own, or noise is drawn
-                elsewhere, too.
+            UsageError: each of several processes trains a model of its own.
         """
         several = self._ranks.world_size
         if several > 1 and not hasattr(optimizer, "world_size"):
