@@ -172,3 +172,14 @@ def seeded_noise(monkeypatch):
     monkeypatch.setattr(module, "os", types.SimpleNamespace(urandom=entropy))
     ssl = types.SimpleNamespace(RAND_add=lambda *_: None, RAND_bytes=entropy)
     monkeypatch.setattr(module, "ssl", ssl)
+
+
+@pytest.fixture
+def unknown_records():
+    """Tests before this one may have asked about the same records in this process."""
+    from dpbo.records.protected_records import protected_tables
+
+    before = protected_tables.now()
+    protected_tables.put_back([])
+    yield
+    protected_tables.put_back(before)

@@ -14,7 +14,7 @@ from tests.setups import ROOT
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 
 
-@pytest.mark.usefixtures("seeded_noise")
+@pytest.mark.usefixtures("seeded_noise", "unknown_records")
 @pytest.mark.deep
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 def test_notebook(path, monkeypatch):

@@ -17,7 +17,6 @@ from botorch.acquisition.multi_objective import logei
 
 from dpbo import Budget
 from dpbo.accounting import GDPFilter, PureFilter
-from dpbo.records.protected_records import protected_tables
 from tests.setups import ROOT, owner
 from tools import pictures, readme
 from tools.readme import blocks, form
@@ -64,15 +63,6 @@ def test_the_readme_runs_where_libraries_lie_outside_the_interpreter(tmp_path):
             check=True,
             timeout=300,
         )
-
-
-@pytest.fixture
-def unknown_records():
-    """Tests before this one may have asked about the same records in this process."""
-    before = protected_tables.now()
-    protected_tables.put_back([])
-    yield
-    protected_tables.put_back(before)
 
 
 @pytest.mark.usefixtures("seeded_noise", "unknown_records")
