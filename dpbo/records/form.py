@@ -333,6 +333,9 @@ class Column:
                 )
             return cls(values.cell, dtype, -1, values.may_be_unfit, dtype.categories)
         allowed = "of numpy's numbers, dates, text, categories or objects"
+        if isinstance(dtype, np.dtype) and dtype.kind == "c":
+            remedy = "Complex data not supported: give columns of real and imaginary parts."
+            raise InputError(name, str(dtype), allowed, remedy)
         raise InputError(name, str(dtype), allowed, _REMEDY)
 
     @classmethod

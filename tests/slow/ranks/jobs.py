@@ -42,6 +42,8 @@ from dpbo.testing import SeededEntropy
 from tests.setups import DOUBLE, EXACT, box, charged, charges, first_column, owner, stored
 
 N = 203
+# More than a score is tried on, and fewer than a rank has.
+MADE_UP = 20
 D = 3
 SIZE = 4
 STEPS = 6
@@ -394,7 +396,7 @@ def refused_by_one(ranks, folder):
     curator = opened(ranks)
 
     def fails(x, r):
-        if ranks.rank == 3 and len(r) > 5:
+        if ranks.rank == 3 and len(r) > MADE_UP:
             raise ValueError("secret")
         return r[:, 0]
 
@@ -428,9 +430,9 @@ def fail_in_two_ways(ranks, folder):
         """Cannot be pickled."""
 
     def score(_, r):
-        if ranks.rank == 0 and len(r) > 5:
+        if ranks.rank == 0 and len(r) > MADE_UP:
             raise ValueError("secret")
-        return r[:, 0] if len(r) == 5 else r.mul_(0.5)[:, 0]
+        return r.mul_(0.5)[:, 0] if len(r) > MADE_UP else r[:, 0]
 
     def breaks(_, error=ZeroDivisionError):
         if ranks.rank == (error is ZeroDivisionError):
