@@ -181,6 +181,7 @@ def test_scikit_learns_own_checks():
         "check_fit_score_takes_y": "there are two tables",
     }
     known["check_supervised_y_2d"] = "labels are one number or word a record"
+    known["check_fit_idempotent"] = "the noise is fresh in every fit"
     known["check_classifiers_regression_target"] = (
         "labels that the two parts do not share come first"
     )
@@ -191,7 +192,7 @@ def test_scikit_learns_own_checks():
     ):
         known[check] = "the dtypes of one table would follow from protected cells, too"
     checks = check_estimator(search, expected_failed_checks=known, on_skip=None)
-    assert sum(check["status"] == "passed" for check in checks) >= 40
+    assert sum(check["status"] == "passed" for check in checks) >= 39
 
 
 def test_a_search_in_which_nothing_can_be_fitted_still_states_what_it_spent():
