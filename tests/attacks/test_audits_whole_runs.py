@@ -330,7 +330,7 @@ def test_a_clip_that_is_dropped_is_caught(algorithm, monkeypatch, measured):
         ]
 
     monkeypatch.setattr(
-        gradient, "_clipped", lambda g, clip, quantum: (g / quantum).trunc().to(torch.int64)
+        gradient, "_clipped", lambda g, _clip, quantum, _: (g / quantum).trunc().to(torch.int64)
     )
     monkeypatch.setattr(ClippedScores, "lattices", widened)
     monkeypatch.setattr(ball, "_whole", unclipped)
