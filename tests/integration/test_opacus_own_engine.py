@@ -505,18 +505,24 @@ def test_a_killed_training_goes_on_without_a_lost_charge(tmp_path):
     assert curator.ledger.used() == {"dp-sgd": STEPS}
 
 
-def sweeps(folder):
-    """Two forked processes would draw the same noise."""
-    torch.seed()
+def forked(work, told):
+    """7 where a forked process is refused `work()` in these words."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     try:
-        plain(engine_of(owner(dataset="swept", ledger=folder / "ledger.db")))
+        work()
     except UsageError as refused:
-        os._exit(7 if "in a forked process" in str(refused) else 1)
+        os._exit(7 if told in str(refused) else 1)
     finally:
         os._exit(2)
+
+
+def sweeps(folder):
+    """Two forked processes would draw the same noise."""
+    torch.seed()
+    place = {"dataset": "swept", "ledger": folder / "ledger.db"}
+    return forked(lambda: plain(engine_of(owner(**place))), "in a forked process")
 
 
 @attack("A25", "A27")
@@ -531,15 +537,8 @@ def forks(folder):
     torch.seed()
     curator = owner(dataset="forked", ledger=folder / "ledger.db")
     module, optimizer, loader = prepared(engine_of(curator))
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    try:
-        step(module, optimizer, next(iter(loader)))
-    except UsageError as refused:
-        os._exit(7 if "in the process that trains" in str(refused) else 1)
-    finally:
-        os._exit(2)
+    batch = next(iter(loader))
+    return forked(lambda: step(module, optimizer, batch), "in the process that trains")
 
 
 @attack("A17", "A27")
