@@ -53,10 +53,9 @@ from dpbo.errors import (
 )
 from dpbo.fingerprint import fingerprint
 from dpbo.mechanisms.choice import ChoiceMechanism
-from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.mechanism import Integers, Mechanism
 from dpbo.mechanisms.no_noise import NoNoise
-from dpbo.mechanisms.shares import GaussianShare, whole
+from dpbo.mechanisms.shares import share_of, whole
 from dpbo.queries.integers import MOST_SUM, MOST_UNITS
 from dpbo.queries.query import Failure, Outcome
 from dpbo.records.labels import ALLOWED, LOOKALIKES, hash_labels
@@ -92,8 +91,8 @@ class Ranks:
         group: a group of torch.distributed; omitted, all processes.
         timeout: how long a rank waits for the slowest one's evaluation before it gives up.
         trust: "all", where every rank and the network may see partial sums; "sum", where they see
-            the noised total alone. Then each rank has a `ledger=` of its own, noise is Gaussian, in
-            shares, and the extra `federated` must be installed.
+            the noised total alone. Then each rank has a `ledger=` of its own, noise is Gaussian or
+            Laplace, in shares, and the extra `federated` must be installed.
         tolerate: with "sum", how many ranks may be curious, silent, or put together what they know.
             The noise's standard deviation is sqrt(ranks / (ranks - tolerate)) times that of one
             process.
@@ -255,7 +254,7 @@ class Ranks:
             return [] if grouped or self.world_size == 1 else ["shards-are-disjoint"]
         relayed = [] if self._masks.compared else ["coordinator-relays-keys"]
         followed = f"ranks-follow-the-protocol: all but {self.tolerate} of {self.world_size}"
-        return ["people-are-disjoint", followed, *relayed]
+        return ["people-are-disjoint", followed, "masks-hide-shares", *relayed]
 
     def in_shares(self, mechanism: Mechanism) -> Mechanism:
         """The noise that each rank draws, whatever group it may be a share for. Raises InputError
@@ -264,8 +263,9 @@ class Ranks:
         mechanism = whole(mechanism)
         if self._masks is None or isinstance(mechanism, NoNoise):
             return mechanism
-        if type(mechanism) is not GaussianMechanism:
-            remedy = "Give the Curator accounting=GDPFilter(), which pays for it."
+        share = share_of(mechanism, self.world_size, self.tolerate)
+        if share is None:
+            remedy = "Take one of these."
             if isinstance(mechanism, ChoiceMechanism):
                 remedy = (
                     "A sum shows every score: release all of them with Gaussian noise, and take the"
@@ -274,10 +274,11 @@ class Ranks:
             raise InputError(
                 "mechanism",
                 type(mechanism).__name__,
-                "GaussianMechanism with Ranks(trust='sum'), whose shares add up to a proved law",
+                "GaussianMechanism or LaplaceMechanism with Ranks(trust='sum'): shares of these add"
+                " up to a proved law",
                 remedy,
             )
-        return GaussianShare(mechanism.noise_multiplier, self.world_size, self.tolerate)
+        return share
 
     def add_digests(self, mine: Tensor | None) -> Tensor | None:
         """The sum of all ranks' digests of rows on rank 0, None where one has none; with
