@@ -1338,12 +1338,32 @@ SABOTAGES = (
     ),
     Sabotage(
         "hospitals send sums without masks",
-        where="dpbo.curator.ranks:Ranks._sum",
-        old="self._masks.masked(numbers, fingerprint((self._asked, about)))",
+        where="dpbo.curator.ranks:Ranks._sums",
+        old="self._masks.masked(numbers, about)",
         new="numbers.astype('<i8').tobytes()",
         test=(
             "tests/slow/ranks/test_hospitals.py"
             "::test_no_message_holds_a_partial_sum_a_share_or_a_total_without_noise"
+        ),
+    ),
+    Sabotage(
+        "a rank that could not charge sends no random words",
+        where="dpbo.curator.ranks:Ranks._told_with",
+        old="if failed:",
+        new="if False:",
+        test=(
+            "tests/slow/ranks/test_hospitals.py"
+            "::test_where_one_rank_cannot_charge_the_others_read_a_random_word"
+        ),
+    ),
+    Sabotage(
+        "a total is released where a rank could not charge",
+        where="dpbo.curator.ranks:Ranks._told_with",
+        old="if done.any() and not failed:",
+        new="if False:",
+        test=(
+            "tests/slow/ranks/test_hospitals.py"
+            "::test_where_one_rank_cannot_charge_the_others_read_a_random_word"
         ),
     ),
     Sabotage(

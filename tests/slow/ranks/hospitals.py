@@ -23,7 +23,7 @@ from dpbo import Adjacency, Budget, Curator, DPSearch, Ranks
 from dpbo.accounting.filters import PureFilter
 from dpbo.curator.secure_sum import Masks
 from dpbo.entropy import system_entropy
-from dpbo.errors import PrivacyError
+from dpbo.errors import LedgerUnavailable, PrivacyError
 from dpbo.gibo.algorithm import choose_start
 from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, PermuteAndFlipMechanism
@@ -269,6 +269,27 @@ def garbage(ranks, folder):
     return [value, told, again, entries, met_by(lambda: curator.release(mean(), NOISE))]
 
 
+def unpaid(ranks, folder):
+    """Rank 1 cannot write to its ledger when it is to charge; what the others read of the total."""
+    curator = opened(ranks, **own(folder, ranks))
+    handle = curator.evaluate(mean())
+    opens = Masks.total
+    read = []
+
+    def full(*_arguments, **_named):
+        raise LedgerUnavailable("the disk is full")
+
+    def noted_total(rows):
+        read.append(opens(rows))
+        return read[-1]
+
+    if ranks.rank == 1:
+        Ledger.charge = full  # type: ignore[method-assign]
+    Masks.total = staticmethod(noted_total)  # type: ignore[method-assign]
+    (met,) = met_by(lambda: curator.release(handle, NOISE))
+    return [met[0], np.abs(read[-1].astype(np.float64)).tolist(), len(charges(curator.ledger))]
+
+
 def other_ledger(ranks, folder):
     """Another program writes to one rank's ledger; then all start again, on this one, on one that
     was lost, on a longer one of another past, with a lost one beside it, on a void one, on one
@@ -413,6 +434,7 @@ JOBS: dict[str, tuple[int, Any]] = {
     "killed": (3, dies(1, 22)),
     "again": (3, run),
     "garbage": (3, garbage),
+    "unpaid": (3, unpaid),
     "other ledger": (3, other_ledger),
     "refused": (3, refused),
     "many": (3, many),
