@@ -1263,7 +1263,7 @@ SABOTAGES = (
         new="honest = self.ranks",
         test=(
             "tests/unit/mechanisms/test_shares.py"
-            "::test_the_total_has_its_law_and_as_many_silent_ranks_as_are_tolerated_leave_that_of_the_charge"
+            "::test_the_total_has_its_law_and_tolerated_silent_ranks_leave_that_of_the_charge"
         ),
     ),
     Sabotage(
@@ -1273,7 +1273,7 @@ SABOTAGES = (
         new="honest = self.ranks",
         test=(
             "tests/unit/mechanisms/test_shares.py"
-            "::test_the_total_has_its_law_and_as_many_silent_ranks_as_are_tolerated_leave_that_of_the_charge"
+            "::test_the_total_has_its_law_and_tolerated_silent_ranks_leave_that_of_the_charge"
         ),
     ),
     Sabotage(

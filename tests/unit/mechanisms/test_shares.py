@@ -102,9 +102,7 @@ LAPLACE = {3: scipy.stats.laplace}
 
 @pytest.mark.parametrize(("kind", "laws"), [(GaussianShare, GAUSSIAN), (LaplaceShare, LAPLACE)])
 @attack("A9")
-def test_the_total_has_its_law_and_as_many_silent_ranks_as_are_tolerated_leave_that_of_the_charge(
-    kind, laws
-):
+def test_the_total_has_its_law_and_tolerated_silent_ranks_leave_that_of_the_charge(kind, laws):
     draws = 100_000
     for adding, law in laws.items():
         noise = totals(kind, adding, draws)
