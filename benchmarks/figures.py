@@ -12,13 +12,14 @@ import pathlib
 import re
 import statistics
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jinja2
 
 from benchmarks.harness import table as markdown
 from benchmarks.harness import table_of
 from benchmarks.papers.dpem_paper import joint
+from benchmarks.papers.verdicts import verdict
 from benchmarks.zoo.__main__ import AUC, AUTO, CELLS, FREE, OPEN, ROUNDING
 from dpbo.planning import noise_table
 
@@ -102,6 +103,15 @@ class Figures:
     def mean(self, place: str, how: str) -> str:
         """The mean of a row, and its standard error in brackets."""
         return f"{self.row(f'{place} > mean', how)} ({self.row(f'{place} > se', how)})"
+
+    def verdict(
+        self, place: str, printed: Literal["below", "above"] | float, within: float = 0.0
+    ) -> str:
+        """What a row of paired differences says of a paper's claim: `papers.verdicts`."""
+        row = self.value(place)
+        return verdict(
+            row["mean"], row["se"], printed=printed, within=within, replications=row["n"]
+        )
 
     def above_wanted(self) -> str:
         """The rows of speed beside peers that are above what is wanted, with both figures."""
