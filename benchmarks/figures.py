@@ -142,16 +142,18 @@ class Figures:
         return self.value(place).split()[0]
 
     def gap(self, experiment: str, claim: str) -> str:
-        """The difference that decides a claim of DP-GIBO's experiments, whose words begin
-        so: its mean, its 95 % interval, and how often it is below 0.
+        """The paired difference that decides a claim of DP-GIBO's experiments, whose words begin
+        so, and its standard error in brackets.
         """
-        found = [
-            finding["measured"]
-            for finding in self.value(f"dpgibo > {experiment} > findings")
-            if finding["claim"].startswith(claim)
-        ]
-        (measured,) = found
-        return measured.rpartition("; ")[2]
+        gap = self._finding(experiment, claim)["gap"]
+        return f"{gap['mean']:+.2g} ({gap['se']:.2g})"
+
+    def claimed(self, experiment: str, claim: str) -> str:
+        """Whether the replications bear this claim out."""
+        found = self._finding(experiment, claim)
+        gap = found["gap"]
+        asked = {name: found[name] for name in ("printed", "within")}
+        return verdict(gap["mean"], gap["se"], replications=gap["n"], **asked)
 
     def table(self, name: str) -> str:
         """A table by its name in `TABLES`, or else the rows at a place."""
@@ -215,6 +217,15 @@ class Figures:
         """
         deviation = 2 / _FACES * math.sqrt(2 * math.log(1.25 / 1e-4))
         return f"{1 / deviation:.0f}"
+
+    def _finding(self, experiment: str, claim: str) -> Row:
+        found = [
+            finding
+            for finding in self.value(f"{experiment} > findings")
+            if finding["claim"].startswith(claim)
+        ]
+        (one,) = found
+        return one
 
     def _file(self, name: str) -> Any:
         if name not in self._opened:
@@ -314,20 +325,34 @@ def _noisy(figures: Figures) -> str:
         [name, each["mean"], each["se"], each["median"]]
         for name, each in figures.value("dpgibo > noisy > losses").items()
     ]
-    header = ["true loss, ten seeds", "mean", "standard error", "median"]
-    return markdown(header, rows)
+    return markdown(["true loss", "mean", "standard error", "median"], rows)
 
 
 def _starts(figures: Figures) -> str:
     """4.3 with other settings, on fresh seeds."""
     found = figures.value("dpgibo_settings > settings")
-    claims = {each["claim"]: each["measured"] for each in found["findings"]}
+    gaps = {each["claim"]: each["gap"] for each in found["findings"]}
     rows = []
     for name, each in found["losses"].items():
-        gap = claims.get(f"{name}: below random search", "")
-        rows.append([name, each["mean"], each["median"], gap.replace("below in ", "")])
-    header = ["mu = 1, 275 evaluations", "mean", "median"]
-    return markdown([*header, "minus random [95 %], how often below"], rows)
+        gap = gaps.get(f"{name}: below random")
+        shown = f"{gap['mean']:+.2g} ({gap['se']:.2g})" if gap else ""
+        rows.append([name, each["mean"], each["median"], shown])
+    header = ["mu = 1, 275 evaluations", "mean", "median", "minus random (standard error)"]
+    return markdown(header, rows)
+
+
+def _baselines(figures: Figures) -> str:
+    """DP-GIBO beside zeroth-order descent and DP-SGD: excess losses, and DP-GIBO's less theirs."""
+    cells = figures.value("dpgibo > baselines > cells")
+    rows = []
+    for cell in cells:
+        row = [f"{cell['d']}, {cell['n']:,}", cell["losses"]["DP-GIBO"]["n"], cell["start"]]
+        for name, each in cell["losses"].items():
+            gap = cell["gaps"].get(name)
+            minus = f"; {gap['mean']:+.2g} ({gap['se']:.1g})" if gap else ""
+            row.append(f"{each['mean']:.2g}{minus}")
+        rows.append(row)
+    return markdown(["d, people", "runs", "start", *cells[0]["losses"]], rows)
 
 
 def _zoo_in_short(figures: Figures) -> str:
@@ -485,6 +510,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "regrets by r": _regrets_by_r,
     "noisy observations": _noisy,
     "ways for 4.3": _starts,
+    "baselines": _baselines,
     "zoo in short": _zoo_in_short,
     "zoo kept back": _zoo_kept_back,
     "tested in short": _tested_in_short,

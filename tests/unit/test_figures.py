@@ -39,7 +39,7 @@ def test_a_page_follows_its_row(tmp_path):
     [
         'row("dpem > nothing", ".2f")',
         'row("dpem > NICV > epsilon=7 > non-private", ".2f")',
-        'gap("4.3", "no such claim")',
+        'gap("dpgibo > 4.3", "no such claim")',
         'table("dpem > nothing")',
         "unknown",
     ],
