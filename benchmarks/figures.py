@@ -155,6 +155,19 @@ class Figures:
         asked = {name: found[name] for name in ("printed", "within")}
         return verdict(gap["mean"], gap["se"], replications=gap["n"], **asked)
 
+    def beside(self, baseline: str, n: int) -> str:
+        """In how many cells of n people DP-GIBO's excess loss is below this baseline's, and in how
+        many above, by more than chance.
+        """
+        told = [
+            verdict(gap["mean"], gap["se"], printed="below", replications=gap["n"])
+            for cell in self.value("dpgibo > baselines > cells")
+            for gap in [cell["gaps"][baseline]]
+            if cell["n"] == n
+        ]
+        lower, higher = (told.count(word) for word in ("reproduced", "differs"))
+        return f"below in {lower} of {len(told)}, above in {higher}"
+
     def table(self, name: str) -> str:
         """A table by its name in `TABLES`, or else the rows at a place."""
         return TABLES[name](self) if name in TABLES else table_of(self.value(name))

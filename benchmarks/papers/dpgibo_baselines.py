@@ -16,11 +16,11 @@ gradients, take DPZero alone (`dpzero_at`).
 """
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -39,6 +39,8 @@ from dpbo.testing import SeededEntropy
 
 TUNING = (100, 101)
 FEW = 5_000
+# above it the choice of this d holds: steps and clips are in units that follow d
+WIDEST = 100
 OURS = "DP-GIBO"
 # of runs at once
 _LOSSES = 10**7
@@ -64,7 +66,9 @@ class Choice:
         return self.path * d / (steps * reach)
 
 
-CHOICES = [Choice(*each) for each in itertools.product((True, False), (0.1, 0.3, 1.0), (1.0, 0.3))]
+CHOICES = tuple(
+    Choice(*each) for each in itertools.product((True, False), (0.1, 0.3, 1.0), (1.0, 0.3))
+)
 
 
 class Task(Protocol):
@@ -265,8 +269,8 @@ def runs_of(
 Method = Callable[[Any, int, float, Sequence[Choice], Sequence[int]], Tensor]
 METHODS: dict[str, tuple[Method, str, tuple[float, ...]]] = {
     OURS: (local, "radius", (0.002, 0.04)),
-    "DPZero": (partial(zeroth_order, sphere=True), "radius", (0.002, 0.04)),
-    "DP-ZO": (partial(zeroth_order, sphere=False), "radius", (0.002, 0.04)),
+    "DPZero": (functools.partial(zeroth_order, sphere=True), "radius", (0.002, 0.04)),
+    "DP-ZO": (functools.partial(zeroth_order, sphere=False), "radius", (0.002, 0.04)),
     "DP-SGD": (gradient_descent, "more", (4, 16)),
 }
 """Each with what is chosen last, and its other values."""
@@ -283,7 +287,8 @@ def chosen(name: str, task: Task, T: int, mu: float, choices: Sequence[Choice]) 
         return float(means.min()), among[int(means.argmin())]
 
     first = least(choices)
-    found = [least([dataclasses.replace(first[1], **{last: other})]) for other in others]
+    changes: list[dict[str, Any]] = [{last: other} for other in others]
+    found = [least([dataclasses.replace(first[1], **change)]) for change in changes]
     return min([first, *found], key=lambda pair: pair[0])[1]
 
 
@@ -298,13 +303,21 @@ def dpzero_at(
     return task.outward(METHODS["DPZero"][0](task, T, mu, [own] * len(tasks), seeds))
 
 
-def cell(d: int, n: int, T: int, mu: float, runs: int, choices: Sequence[Choice]) -> dict[str, Any]:
+@functools.cache
+def chosen_for(d: int, n: int, T: int, mu: float, choices: tuple[Choice, ...]) -> dict[str, Choice]:
+    """Of every method."""
+    few = min(n, FEW)
+    tuning = Regression(TUNING[0], few, d)
+    return {name: chosen(name, tuning, T, mu * n / few, choices) for name in METHODS}
+
+
+def cell(
+    d: int, n: int, T: int, mu: float, runs: int, choices: tuple[Choice, ...]
+) -> dict[str, Any]:
     """A row: every method's excess loss, and DP-GIBO's less each other's. The runs share the
     records of seed 0, and differ in noise and directions.
     """
-    few = min(n, FEW)
-    tuning = Regression(TUNING[0], few, d)
-    best = {name: chosen(name, tuning, T, mu * n / few, choices) for name in METHODS}
+    best = chosen_for(min(d, WIDEST), n, T, mu, choices)
     task = Regression(0, n, d)
     losses = {
         name: task.excess(METHODS[name][0](task, T, mu, [own] * runs, range(runs)))
@@ -328,6 +341,21 @@ def cell(d: int, n: int, T: int, mu: float, runs: int, choices: Sequence[Choice]
     }
 
 
+def with_more_losses(
+    d: int, n: int, T: int, mu: float, runs: int, choices: tuple[Choice, ...]
+) -> list[dict[str, Any]]:
+    """DPZero's excess loss with so many times the losses of a row of these d and n, each with what
+    is chosen for it.
+    """
+    tuning, task = (Regression(seed, n, d) for seed in (TUNING[0], 0))
+    rows = []
+    for times in (3, 10):
+        own = chosen("DPZero", tuning, times * T, mu, choices)
+        z = METHODS["DPZero"][0](task, times * T, mu, [own] * runs, range(runs))
+        rows.append({"times": times, "losses": task.excess(z), "chosen": str(own)})
+    return rows
+
+
 def noise_of_samples(T: int, rate: float, delta: float = 1e-5) -> float:
     """Noise of a path of T / rate steps whose batches take each person at this rate, over that of T
     steps with everybody, where both lead as far and spend the (epsilon, delta) of 1-GDP.
@@ -349,7 +377,7 @@ def compared(smoke: bool) -> dict[str, Any]:
     T = 2 if smoke else 10
     rows = []
     for d, n in with_bar(sizes):
-        runs = 2 if smoke else min(50, max(6, 5 * 10**7 // (n * d)))
+        runs = 2 if smoke else min(50, max(4, 3 * 10**7 // (n * d)))
         rows.append(cell(d, n, T, 1.0, runs, CHOICES[:2] if smoke else CHOICES))
     shown = []
     for row in rows:
@@ -359,4 +387,13 @@ def compared(smoke: bool) -> dict[str, Any]:
     header = ("d", "n", "method", "excess loss", "its SE", f"{OURS} minus it", "its SE ")
     print(f"\nHuber regression, mu = 1, {T} (d + 1) loss calls a person\n\n" + table(header, shown))
     sampled = noise_of_samples(20 if smoke else 170, 0.1)
-    return {"cells": rows, "noise of samples of a tenth": sampled}
+    more = with_more_losses(
+        *sizes[0], T, 1.0, 2 if smoke else 50, CHOICES[:2] if smoke else CHOICES
+    )
+    print(
+        table(
+            ("times the losses", "DPZero", "its SE"),
+            [(row["times"], *mean_and_error(row["losses"])) for row in more],
+        )
+    )
+    return {"cells": rows, "more losses": more, "noise of samples of a tenth": sampled}
