@@ -10,6 +10,7 @@ import math
 import pytest
 import torch
 
+from benchmarks.papers.po_gp_ucb import largest_r
 from benchmarks.papers.po_gp_ucb_attack import identify_table, recover_rows
 from dpbo import Budget, Curator, PrivacyUnit, RowChange
 from dpbo.errors import InputError
@@ -46,14 +47,14 @@ def test_the_largest_tested_r_below_sigma_min_is_the_papers():
     are scaled.
     """
     X = grid()
-    for log_epsilon, tested, largest in (
-        (1.1, (3, 6, 8, 10, 15, 20), 10),
-        (1.3, (3, 9, 12, 15, 20, 30), 15),
-        (1.5, (5, 10, 15, 20, 30, 50), 20),
+    for log_epsilon, tested, largest, guideline in (
+        (1.1, (3, 6, 8, 10, 15, 20), 10, 11),
+        (1.3, (3, 9, 12, 15, 20, 30), 15, 15),
+        (1.5, (5, 10, 15, 20, 30, 50), 20, 22),
     ):
-        assert (
-            max(r for r in tested if not published(X, math.exp(log_epsilon), r).inflated) == largest
-        )
+        epsilon = math.exp(log_epsilon)
+        assert max(r for r in tested if not published(X, epsilon, r).inflated) == largest
+        assert largest_r(1030.88, epsilon, 1e-5) == guideline
     assert abs(published(X, 1.0).sigma_min - 1030.88) < 0.01
     assert po_gp_ucb_omega(epsilon=math.exp(1.1), delta=1e-5, r=10) == pytest.approx(
         976.1, abs=0.05
@@ -116,6 +117,20 @@ def test_three_known_rows_give_all_the_others():
     for epsilon in (1e9, 1.0):
         Z = published(X, epsilon, r=5).Z
         assert float((recover_rows(Z, X[:6], range(6)) - X).abs().max()) <= 1e-10
+
+
+@attack("A18")
+def test_fewer_rows_or_noisy_ones_are_enough_for_who_knows_more():
+    """d rows beside the population's moments; or, up to an average of their noise, many noisy
+    rows.
+    """
+    X = torch.randn(2000, 5, dtype=DOUBLE) * torch.linspace(1, 9, 5, dtype=DOUBLE)
+    Z = published(X, 1.0, r=8).Z
+    moments = (X.mean(0), torch.cov(X.mT, correction=0))
+    assert float((recover_rows(Z, X[:5], range(5), public=moments) - X).abs().max()) <= 1e-6
+    assert float((recover_rows(Z, X[:5], range(5)) - X).abs().max()) > 1.0
+    noisy = X[:400] + torch.randn(400, 5, dtype=DOUBLE)
+    assert float((recover_rows(Z, noisy, range(400)) - X).square().mean()) <= 0.1
 
 
 @pytest.mark.parametrize("branch", BRANCHES)
