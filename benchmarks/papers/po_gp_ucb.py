@@ -15,7 +15,7 @@ use the data, as in the paper.
     sigma_min >= omega.
 (c) What the kernel of rows known with noise is worth. (d) Who knows d + 1 rows reads the others.
     (e) Times. With --claims instead: the paired differences that decide what the paper says of
-    epsilon (Figure 2) and of r (Tables 1 to 9), and a picture of the regret by r.
+    epsilon (Figure 2) and of r (Tables 1 to 9).
 
 At l = 5 the paper's pattern: regret falls with r, is flat near *, and is three times as large
 beyond it, where singular values are raised. Rows with l2-Laplace noise are useful while the noise
@@ -189,14 +189,6 @@ def by_r(experiment: Experiment) -> Figures:
     return found
 
 
-def largest_r(sigma_min: float, epsilon: float, delta: float) -> int:
-    """The paper's guideline: the largest r with sigma_min >= omega, 0 where there is none."""
-    r = 0
-    while sigma_min >= po_gp_ucb_omega(epsilon=epsilon, delta=delta, r=r + 1):
-        r += 1
-    return r
-
-
 def claims(experiment: Experiment) -> Figures:
     """The published transform's regrets at T by epsilon and by r, as paired differences of runs: to
     open GP-UCB, of each epsilon to the next larger one, and of each r to *.
@@ -216,13 +208,15 @@ def claims(experiment: Experiment) -> Figures:
     }
     for log_epsilon, printed in problem.tables.items():
         epsilon = math.exp(log_epsilon)
-        guideline = largest_r(_sigma_min(problem), epsilon, problem.delta)
-        star = max((r for r in printed if r <= guideline), default=min(printed))
+        within = [
+            r
+            for r in printed
+            if _sigma_min(problem) >= po_gp_ucb_omega(epsilon=epsilon, delta=problem.delta, r=r)
+        ]
+        star = max(within, default=min(printed))
         regrets = {r: experiment.published(epsilon, r)[:, -1] for r in printed}
         found[f"e^{log_epsilon:g}"] = {
-            "largest r": guideline,
             "largest tested": star,
-            "printed": {str(r): value for r, value in printed.items()},
             "regret": {str(r): own.tolist() for r, own in regrets.items()},
             "r minus *": {
                 str(r): (own - regrets[star]).tolist() for r, own in regrets.items() if r != star
@@ -240,28 +234,6 @@ def claims(experiment: Experiment) -> Figures:
     ]
     print(f"\n{problem.name}\n" + table(["what", "of", "mean", "SE"], rows))
     return {problem.name: found}
-
-
-def picture_by_r(figures: Figures, folder: pathlib.Path) -> None:
-    """Regret by r for each epsilon, ours with a standard error and printed (dashed); a line at the
-    guideline's r.
-    """
-    from matplotlib.figure import Figure
-
-    drawn = {name: own for name, own in figures.items() if any("^" in key for key in own)}
-    figure = Figure(figsize=(4.5 * len(drawn), 3.6), layout="constrained")
-    panels = figure.subplots(1, len(drawn), squeeze=False)[0]
-    for axes, (name, own) in zip(panels, drawn.items(), strict=True):
-        for number, (key, part) in enumerate((k, v) for k, v in own.items() if "^" in k):
-            r = [int(each) for each in part["regret"]]
-            mean, error = zip(*map(mean_and_error, part["regret"].values()), strict=True)
-            axes.errorbar(r, mean, error, color=f"C{number}", marker="o", label=key, capsize=2)
-            axes.plot(r, list(part["printed"].values()), color=f"C{number}", ls="--")
-            axes.axvline(part["largest r"], color=f"C{number}", ls=":")
-        axes.set(xscale="log", title=name, xlabel="r", ylabel="mean regret at T")
-        axes.legend(fontsize=7)
-    folder.mkdir(parents=True, exist_ok=True)
-    figure.savefig(folder / "po_gp_ucb_by_r.png", dpi=110)
 
 
 def kernels(experiment: Experiment) -> Figures:
@@ -435,8 +407,6 @@ def main(arguments: list[str] | None = None) -> None:
     if chosen.claims:
         for experiment in every:
             figures |= claims(experiment)
-        if chosen.plot is not None:
-            picture_by_r(figures, chosen.plot)
         record("po_gp_ucb_claims", figures, chosen)
         return
     drawn: dict[problems.Problem, Curves] = {}
