@@ -113,6 +113,15 @@ class Figures:
             row["mean"], row["se"], printed=printed, within=within, replications=row["n"]
         )
 
+    def verdict_on_all(self, place: str, printed: Literal["below", "above"]) -> str:
+        """What the rows at a place say together of a claim that is made of each: "reproduced" where
+        all bear it out, "differs" where any contradicts it.
+        """
+        words = {self.verdict(f"{place} > {name}", printed) for name in self.value(place)}
+        if words == {"reproduced"}:
+            return "reproduced"
+        return "differs" if "differs" in words else "not reproduced"
+
     def above_wanted(self) -> str:
         """The rows of speed beside peers that are above what is wanted, with both figures."""
         found = []
@@ -154,8 +163,14 @@ class Figures:
         return measured.rpartition("; ")[2]
 
     def table(self, name: str) -> str:
-        """A table by its name in `TABLES`, or else the rows at a place."""
-        return TABLES[name](self) if name in TABLES else table_of(self.value(name))
+        """A table by its name in `TABLES`, or else the rows at a place, repetitions as their mean
+        and standard error.
+        """
+        if name in TABLES:
+            return TABLES[name](self)
+        return table_of(
+            [{title: _cell(cell) for title, cell in row.items()} for row in self.value(name)]
+        )
 
     def of_serial_time(self, workers: str) -> str:
         """Wall time of a search with workers over that of the serial one."""
@@ -242,6 +257,13 @@ def rendered(text: str, folder: pathlib.Path = RESULTS) -> str:
     )
     names = [name for name in dir(Figures) if not name.startswith("_")]
     return environment.from_string(text).render({n: getattr(figures, n) for n in names})
+
+
+def _cell(cell: Any) -> Any:
+    """A row of repetitions in one cell; anything else as it is."""
+    if isinstance(cell, dict) and {"mean", "se"} <= cell.keys():
+        return f"{cell['mean']:.3g} ({cell['se']:.1g})"
+    return cell
 
 
 def _in_list(rows: list[Any], key: str) -> Any:
@@ -423,6 +445,15 @@ def _zoo_ways(figures: Figures) -> str:
     return markdown([*header, "lowest cell", "lowest draw"], rows)
 
 
+def _private_bo(figures: Figures) -> str:
+    """Losses of private Bayesian optimisation since 2020."""
+    shown = [
+        {name: _cell(cell) for name, cell in row.items() if name not in ("epsilon", "promise")}
+        for row in figures.value("private_bo > rows")
+    ]
+    return table_of(shown)
+
+
 def _few_records(figures: Figures) -> str:
     """Means of the six tasks with a shift."""
     arms = ("free", "tuned openly", "plain search", "DPSearch's default")
@@ -484,6 +515,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "noise by units": _noise_by_units,
     "regrets by r": _regrets_by_r,
     "noisy observations": _noisy,
+    "private BO": _private_bo,
     "ways for 4.3": _starts,
     "zoo in short": _zoo_in_short,
     "zoo kept back": _zoo_kept_back,
