@@ -113,11 +113,16 @@ class Figures:
             row["mean"], row["se"], printed=printed, within=within, replications=row["n"]
         )
 
-    def verdict_on_all(self, place: str, printed: Literal["below", "above"]) -> str:
-        """What the rows at a place say together of a claim that is made of each: "reproduced" where
-        all bear it out, "differs" where any contradicts it.
+    def largest_is_best(self, table: str) -> str:
+        """What PO-GP-UCB's rows by r, fifty paired runs each, say of the claim that the r marked *
+        has the least regret: "reproduced" where all others are above it, "differs" where any is
+        below.
         """
-        words = {self.verdict(f"{place} > {name}", printed) for name in self.value(place)}
+        words = {
+            verdict(row["above *"], row["its SE"], printed="above")
+            for row in self.value(f"po_gp_ucb > by r, {table} > rows")
+            if "*" not in row["r"]
+        }
         if words == {"reproduced"}:
             return "reproduced"
         return "differs" if "differs" in words else "not reproduced"
