@@ -113,6 +113,20 @@ class Figures:
             row["mean"], row["se"], printed=printed, within=within, replications=row["n"]
         )
 
+    def largest_is_best(self, table: str) -> str:
+        """What PO-GP-UCB's rows by r, fifty paired runs each, say of the claim that the r marked *
+        has the least regret: "reproduced" where all others are above it, "differs" where any is
+        below.
+        """
+        words = {
+            verdict(row["above *"], row["its SE"], printed="above")
+            for row in self.value(f"po_gp_ucb > by r, {table} > rows")
+            if "*" not in row["r"]
+        }
+        if words == {"reproduced"}:
+            return "reproduced"
+        return "differs" if "differs" in words else "not reproduced"
+
     def above_wanted(self) -> str:
         """The rows of speed beside peers that are above what is wanted, with both figures."""
         found = []
@@ -169,8 +183,14 @@ class Figures:
         return f"below in {lower} of {len(told)}, above in {higher}"
 
     def table(self, name: str) -> str:
-        """A table by its name in `TABLES`, or else the rows at a place."""
-        return TABLES[name](self) if name in TABLES else table_of(self.value(name))
+        """A table by its name in `TABLES`, or else the rows at a place, repetitions as their mean
+        and standard error.
+        """
+        if name in TABLES:
+            return TABLES[name](self)
+        return table_of(
+            [{title: _cell(cell) for title, cell in row.items()} for row in self.value(name)]
+        )
 
     def of_serial_time(self, workers: str) -> str:
         """Wall time of a search with workers over that of the serial one."""
@@ -266,6 +286,13 @@ def rendered(text: str, folder: pathlib.Path = RESULTS) -> str:
     )
     names = [name for name in dir(Figures) if not name.startswith("_")]
     return environment.from_string(text).render({n: getattr(figures, n) for n in names})
+
+
+def _cell(cell: Any) -> Any:
+    """A row of repetitions in one cell; anything else as it is."""
+    if isinstance(cell, dict) and {"mean", "se"} <= cell.keys():
+        return f"{cell['mean']:.3g} ({cell['se']:.1g})"
+    return cell
 
 
 def _in_list(rows: list[Any], key: str) -> Any:
@@ -461,6 +488,15 @@ def _zoo_ways(figures: Figures) -> str:
     return markdown([*header, "lowest cell", "lowest draw"], rows)
 
 
+def _private_bo(figures: Figures) -> str:
+    """Losses of private Bayesian optimisation since 2020."""
+    shown = [
+        {name: _cell(cell) for name, cell in row.items() if name not in ("epsilon", "promise")}
+        for row in figures.value("private_bo > rows")
+    ]
+    return table_of(shown)
+
+
 def _few_records(figures: Figures) -> str:
     """Means of the six tasks with a shift."""
     arms = ("free", "tuned openly", "plain search", "DPSearch's default")
@@ -522,6 +558,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "noise by units": _noise_by_units,
     "regrets by r": _regrets_by_r,
     "noisy observations": _noisy,
+    "private BO": _private_bo,
     "ways for 4.3": _starts,
     "baselines": _baselines,
     "zoo in short": _zoo_in_short,

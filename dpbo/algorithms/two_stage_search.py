@@ -13,9 +13,9 @@ the choice corrects for values that were high by chance.
 Where all n candidates can be fitted, `CandidateScores` over all of them is better: the whole budget
 pays for one choice. Of 1,000 candidates, mean loss in prior standard deviations over 20 functions
 (`benchmarks.papers.kusner` has the standard errors): with 10,000 records at epsilon 1, this search
-(46 fits) 0.001, a private choice among 46 random candidates 0.28, a choice among all (1,000 fits)
-0.0007. At epsilon 10 one search of the 20 missed the peak, so its mean is 0.13. With 1,000 records
-at epsilon 1 it is no better than 46 random candidates.
+(46 fits) 0.04, a private choice among 46 random candidates 0.28, a choice among all (1,000 fits)
+0.0002. With 1,000 records at epsilon 1 it loses 0.18, no less than 46 random candidates by more
+than their errors.
 
 The guarantee needs no assumption on the data. Source: GP-UCB on noised values is ordinary BO; the
 choice is McSherry & Talwar 2007.

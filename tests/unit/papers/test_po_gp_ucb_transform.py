@@ -118,6 +118,20 @@ def test_three_known_rows_give_all_the_others():
         assert float((recover_rows(Z, X[:6], range(6)) - X).abs().max()) <= 1e-10
 
 
+@attack("A18")
+def test_fewer_rows_or_noisy_ones_are_enough_for_who_knows_more():
+    """d rows beside the population's moments; or, up to an average of their noise, many noisy
+    rows.
+    """
+    X = torch.randn(2000, 5, dtype=DOUBLE) * torch.linspace(1, 9, 5, dtype=DOUBLE)
+    Z = published(X, 1.0, r=8).Z
+    moments = (X.mean(0), torch.cov(X.mT, correction=0))
+    assert float((recover_rows(Z, X[:5], range(5), public=moments) - X).abs().max()) <= 1e-6
+    assert float((recover_rows(Z, X[:5], range(5)) - X).abs().max()) > 1.0
+    noisy = X[:400] + torch.randn(400, 5, dtype=DOUBLE)
+    assert float((recover_rows(Z, noisy, range(400)) - X).square().mean()) <= 0.1
+
+
 @pytest.mark.parametrize("branch", BRANCHES)
 @attack("A18")
 def test_neighbours_are_told_apart_always(branch):
