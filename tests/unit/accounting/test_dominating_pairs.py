@@ -72,19 +72,3 @@ def test_masses_tails_and_spread_are_those_of_the_densities():
             "Q-mass is P-mass times e^-loss"
         )
         assert np.all(own_q >= own_p * np.exp(-edges[1:]) * (1 - 1e-9) - 1e-18)
-
-
-@attack("A15")
-def test_far_tails_keep_their_digits():
-    """Cells far to either side are measured from the nearer tail."""
-    pair = GaussianPair(1.0)
-    for edge in (-12.0, 12.0):
-        p, q = pair.masses(np.array([edge, edge + 0.5]))
-        far = abs(edge) - (0.5 if edge < 0 else 0.0)
-        sign = 1 if edge > 0 else -1
-        assert p[0] == pytest.approx(
-            norm.sf(far - sign * 0.5) - norm.sf(far + 0.5 - sign * 0.5), rel=1e-9, abs=0
-        )
-        assert q[0] == pytest.approx(
-            norm.sf(far + sign * 0.5) - norm.sf(far + 0.5 + sign * 0.5), rel=1e-9, abs=0
-        )

@@ -119,6 +119,7 @@ def test_renyi_and_zero_concentrated_prices_are_the_closed_forms(kind):
             ), size
             for order, price in zip(ORDERS, found.tolist(), strict=True):
                 exact = SLOTS * divergence(given, order)
+                assert exact <= order * one * (1 + mpmath.mpf(10) ** -40), "rho bounds every order"
                 assert (
                     exact * (1 - mpmath.mpf(2) ** -50)
                     <= price
@@ -165,16 +166,6 @@ def test_pure_prices_and_the_largest_that_has_a_gaussian_one():
     assert renyi.cost(NotPrivateEvent(), 2.0) is None
 
 
-@attack("A15")
-def test_a_selection_pays_for_all_events_of_all_runs():
-    """A fixed number of runs costs each run's epsilon."""
-    found = event_costs.pure(
-        SelectionEvent(1.0, 2, base=(LaplaceEvent(4.0), LaplaceEvent(5.0)), run_count=FixedRuns(2))
-    )
-    assert found is not None
-    assert 2 * 2 * 0.45 <= found <= 2 * 2 * 0.45 * (1 + 1e-9)
-
-
 def test_a_run_without_a_renyi_bound_gives_its_selection_none():
     """Not even where the run's other events have one."""
     adaptive = SelectionEvent(base=(LaplaceEvent(2.0),), run_count=FixedRuns(2), spread=(0.5, 2.0))
@@ -198,9 +189,6 @@ def test_the_most_expensive_of_several_roles_counts():
     mixed = RolesEvent(
         costs=(("a", (GaussianEvent(2.0), LaplaceEvent(4.0))), ("b", (LaplaceEvent(2.0, 2),)))
     )
-    assert event_costs.pure(mixed) is None
-    pure = RolesEvent(costs=(("a", (LaplaceEvent(4.0),)), ("b", (LaplaceEvent(2.0, 2),))))
-    assert event_costs.pure(pure) == 1
     orders = np.array([2.0, 40.0])
     of_a, of_b = (
         sum(np.asarray(renyi.curve(one, orders)) for one in mixed.of(role)) for role in "ab"
