@@ -1,14 +1,13 @@
 """The points that tell most about a gradient: closed-form designs, and the search for points."""
 
 import itertools
-import math
 
 import pytest
 import torch
 from gpytorch.kernels import RBFKernel
 
 from dpbo.acquisition import designs
-from dpbo.errors import InputError, UsageError
+from dpbo.errors import InputError
 from dpbo.gibo import GradientPosterior, suggest_gradient_points
 from dpbo.gibo.gradient_points import GradientTrace, fewest_gradient_points
 from dpbo.models.kernels import RBF, Matern52
@@ -45,7 +44,7 @@ def adam(history, theta, b, steps=1000):
     return Z.detach()
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", ["rbf", "matern+linear"])
 def test_the_value_and_slope_of_a_design_are_those_of_a_batch_and_of_differences(name):
     trace = GradientTrace(posterior(name), 0.1 * torch.randn(D, dtype=DOUBLE))
     Z = 0.3 * torch.randn(D + 1, D, dtype=DOUBLE)
@@ -54,17 +53,6 @@ def test_the_value_and_slope_of_a_design_are_those_of_a_batch_and_of_differences
     step = 1e-5 * torch.randn(D + 1, D, dtype=DOUBLE)
     difference = float(trace.value(Z + step) - trace.value(Z - step))
     assert difference == pytest.approx(2.0 * float((slope * step).sum()), rel=1e-3, abs=1e-9)
-
-
-def test_points_upon_each_other_without_noise_are_refused():
-    history = GradientPosterior(KERNELS["rbf"](D), 0.0, jitter=1e-300)
-    history.append(torch.eye(D, dtype=DOUBLE))
-    trace = GradientTrace(history, torch.zeros(D, dtype=DOUBLE))
-    close = torch.full((20, D), 0.3, dtype=DOUBLE)
-    with pytest.raises(UsageError, match="jitter"):
-        trace.value(close)
-    # a search looks elsewhere
-    assert trace.value_and_gradient(close)[0] == math.inf
 
 
 def test_as_good_as_a_thousand_adam_steps():
@@ -120,16 +108,6 @@ def test_bounds_are_respected_and_cost_little():
         )
 
 
-def test_a_good_start_is_used():
-    history = posterior()
-    theta = torch.zeros(D, dtype=DOUBLE)
-    good = suggest_gradient_points(history, theta, D + 1, steps=200, close=1e-9)
-    again = suggest_gradient_points(history, theta, D + 1, start=good, steps=1)
-    assert value(history, theta, again) <= value(history, theta, good)
-    bad = suggest_gradient_points(history, theta, D + 1, start=good + 10.0, steps=5)
-    assert torch.equal(bad, suggest_gradient_points(history, theta, D + 1, steps=5))
-
-
 def test_a_search_for_a_batch_of_runs_is_that_of_each_run():
     X = 0.5 * torch.randn(2, 3, 8, D, dtype=DOUBLE)
     thetas = 0.1 * torch.randn(2, 3, D, dtype=DOUBLE)
@@ -143,7 +121,7 @@ def test_a_search_for_a_batch_of_runs_is_that_of_each_run():
         terms = {"bounds": bounds, "start": begin, "generator": generator, "steps": 5}
         return suggest_gradient_points(posterior, theta, D + 1, **terms)
 
-    for name, own in (("rbf", ()), ("matern-scaled", (2, 3)), ("rq", (3,))):
+    for name, own in (("rbf", ()), ("matern-scaled", (2, 3))):
         kernel = batched(name, D, *own) if own else KERNELS[name](D)
         of_run = kernel[run[2 - len(own) :]] if own else kernel
         for n in (0, 8):
@@ -221,15 +199,6 @@ def test_radii_are_minima():
             radius = designs.radius(kernel, b, d, s2)
             share = designs.share_left(kernel, c, s2)
             assert share(radius) < min(share(0.98 * radius), share(1.02 * radius)), (kernel, d, s2)
-
-
-def test_rotations_are_orthogonal_seeded_and_uniform():
-    turn = designs.rotation(5, torch.Generator().manual_seed(3))
-    torch.testing.assert_close(turn @ turn.T, torch.eye(5, dtype=DOUBLE))
-    generator = torch.Generator().manual_seed(0)
-    mean = torch.stack([designs.rotation(2, generator) for _ in range(2000)]).mean(0)
-    # an entry has variance 1/2
-    assert float(mean.abs().max()) < 5.0 * (0.5 / 2000) ** 0.5
 
 
 def test_in_a_corner_or_on_a_face_no_coordinate_stays_unknown():

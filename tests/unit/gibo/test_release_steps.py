@@ -70,13 +70,6 @@ def test_a_models_gradient_is_asked_for_and_released_in_one_call(adjacency):
             model.release_gradient(own, theta, given, loss, **terms)
 
 
-def test_the_loss_may_have_coordinates_of_its_own(posterior):
-    X = suggest_gradient_points(posterior, THETA, 3)
-    moved = posterior.gradient_query(THETA, X, loss, clip=2.0, loss_points=2.0 * X)
-    assert torch.equal(moved.weights, posterior.conditioned_on(X).weights(THETA))
-    assert torch.equal(moved.X, 2.0 * X)
-
-
 def test_points_observed_before_need_their_answers(posterior):
     X = suggest_gradient_points(posterior, THETA, 3)
     with pytest.raises(InputError, match="earlier"):
