@@ -49,7 +49,7 @@ def run(candidates, kernel, schedule, steps):
 def test_schedules_are_those_of_the_papers():
     schedule = SrinivasFinite(count=1000, delta=0.01)
     assert schedule(7) == pytest.approx(2.0 * math.log(1000 * 49 * math.pi**2 / 0.06))
-    assert sum(1000 * math.exp(-schedule(t) / 2.0) for t in range(1, 100_000)) == pytest.approx(
+    assert sum(1000 * math.exp(-schedule(t) / 2.0) for t in range(1, 10_000)) == pytest.approx(
         0.01, rel=1e-4
     ), "it spends delta"
     assert kusner_beta(1000, 0.01)(51) == pytest.approx(
@@ -109,13 +109,10 @@ def test_through_botorchs_optimisers():
     )
     X = torch.rand(7, 1, 2, dtype=DOUBLE, requires_grad=True)
     torch.testing.assert_close(ours(X), theirs(X), rtol=1e-8, atol=1e-8)
-    for acquisition in (ours, theirs):
-        assert torch.autograd.gradcheck(acquisition, X)
-        x, value = optimize_acqf(
-            acquisition, box(2), q=1, num_restarts=3, raw_samples=16, options={"seed": 1}
-        )
-        assert bool(((x >= 0.0) & (x <= 1.0)).all())
-        assert float(value) >= float(acquisition(candidates.unsqueeze(-2)).max()) - 1e-9
+    assert torch.autograd.gradcheck(ours, X)
+    x, value = optimize_acqf(ours, box(2), q=1, num_restarts=3, raw_samples=16, options={"seed": 1})
+    assert bool(((x >= 0.0) & (x <= 1.0)).all())
+    assert float(value) >= float(ours(candidates.unsqueeze(-2)).max()) - 1e-9
 
 
 def test_batches_of_models():
