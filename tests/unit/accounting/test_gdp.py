@@ -20,7 +20,7 @@ MUS = [1e-9, 1e-3, 0.3, 1.0, 7.0, 60.0]
 
 
 def exact(mu, epsilon):
-    with mpmath.workdps(400):
+    with mpmath.workdps(100):
         m = mpmath.mpf(mu)
         e = mpmath.mpf(epsilon)
         return mpmath.ncdf(-e / m + m / 2) - mpmath.exp(e) * mpmath.ncdf(-e / m - m / 2)

@@ -166,15 +166,9 @@ def test_losses_that_do_not_vary_end_at_their_end():
     assert pld.epsilon({tiny: 7, less: 3}, 1e-6) == pytest.approx(8.2e-200, rel=1e-9, abs=0)
     assert pld.epsilon({}, 1e-6) == 0.0
     # Gaussians end where a ten-thousandth of delta, shared by all slots, is left
-    for slots, others in ((1, 0), (5, 2)):
-        small: dict[Pair, int] = {
-            GaussianPair(1e-200): slots,
-            **({GaussianPair(3e-200): others} if others else {}),
-        }
-        found = pld.epsilon(small, 1e-6)
-        assert found == pytest.approx(
-            -norm.ppf(1e-10 / (slots + others)) * (slots + 3 * others) * 1e-200, rel=1e-9, abs=0
-        )
+    small: dict[Pair, int] = {GaussianPair(1e-200): 5, GaussianPair(3e-200): 2}
+    expected = -norm.ppf(1e-10 / 7) * (5 + 3 * 2) * 1e-200
+    assert pld.epsilon(small, 1e-6) == pytest.approx(expected, rel=1e-9, abs=0)
     sure = ResponsePair(800.0)
     assert pld.epsilon({sure: 2}, 1e-6) == pytest.approx(1600.0)
     assert pld.epsilon({sure: 1, tiny: 3}, 1e-6) == pytest.approx(800.0)

@@ -93,8 +93,6 @@ def test_a_tiny_divergence_keeps_its_digits_and_a_large_order_is_the_unsampled_o
     assert sampled_gaussian(1e-6, 1.0, relation, np.array([100.0])) == pytest.approx(
         100.0 * shift**2 / 2e-12
     ), "no grid is fine enough there"
-    at_128 = float(sampled_gaussian(30.0, 0.01, relation, np.array([128.0]))[0])
-    assert at_128 < 0.05 * 128 * shift**2 / 1800, "sampling is seen up to order 128"
 
 
 def inverse(loss, sigma, rate, relation):

@@ -183,9 +183,5 @@ def test_selections_compose_with_everything_else():
     assert alone.mu is None
     assert alone.gdp == math.inf
     assert alone.pld < compose([event.repeated(2)], delta=1e-6).pld < 2 * alone.pld
-    once_more = SelectionEvent(base=(event,), run_count=TruncatedNegativeBinomial.of_mean(3.0))
-    assert alone.pld < compose([once_more], delta=1e-6).pld < 4 * alone.pld, (
-        "a selection among selections"
-    )
     (found,) = winner_profile(event.run_count, base(*event.run()), np.array([alone.pld]))
     assert found == pytest.approx(1e-6, rel=1e-4)

@@ -83,20 +83,6 @@ def test_identical_indices_to_a_loop_of_botorch(kernel):
     assert len(set(expected)) > 12, "the loop explores"
 
 
-@pytest.mark.parametrize("runs", [(), (2, 3)])
-def test_argmax_of_equals_and_without_those_excluded(runs):
-    schedule = SrinivasFinite(count=50, delta=0.1)
-    model = FiniteGP(torch.rand(50, 2, dtype=DOUBLE), matern52(0.3), NOISE, batch_shape=runs)
-    first = torch.zeros(runs, dtype=torch.long)
-    assert torch.equal(suggest_ucb(model, schedule), first), "the first of equals"
-    model.observe(first + 7, torch.randn(runs, dtype=DOUBLE))
-    upper = model.mean + (schedule(2) * model.variance).sqrt()
-    order = upper.argsort(-1, descending=True)
-    for k in (0, 1, 5, 49):
-        found = suggest_ucb(model, schedule, exclude=order[..., :k])
-        assert torch.equal(found, order[..., k])
-
-
 def test_through_botorchs_optimisers():
     candidates = torch.rand(80, 2, dtype=DOUBLE)
     schedule = SrinivasFinite(count=80, delta=0.1)

@@ -89,13 +89,6 @@ def test_a_kernel_without_a_closed_form_starts_from_a_grid(name):
     assert value(history, theta, Z) < 0.2 * float(GradientTrace(history, theta).prior)
 
 
-def test_points_stay_apart_where_nothing_is_left_to_learn():
-    history = posterior("poly2", n=40, noise=0.0)
-    Z = suggest_gradient_points(history, torch.zeros(D, dtype=DOUBLE), D + 1)
-    assert bool(Z.isfinite().all())
-    assert float(torch.pdist(Z).min()) > 1e-6
-
-
 def test_bounds_are_respected_and_cost_little():
     theta = torch.full((D,), 0.999, dtype=DOUBLE)
     bounds = box(D)

@@ -47,25 +47,6 @@ def test_weights_give_the_slope_of_the_mean_and_covariance_what_is_left(name):
     torch.testing.assert_close(posterior.covariance(theta), expected, rtol=1e-9, atol=1e-9)
 
 
-def test_polynomials_beyond_their_rank():
-    """21 points determine a quadratic in 5 dimensions; 60 must still give its gradient, to the
-    jitter.
-    """
-    kernel = KERNELS["poly2"](5)
-    X = torch.randn(60, 5, dtype=DOUBLE)
-    theta = torch.randn(5, dtype=DOUBLE)
-    posterior = GradientPosterior(kernel, 0.0)
-    for part in X.split(3):
-        posterior.append(part)
-    A = torch.randn(5, 5, dtype=DOUBLE)
-    c = torch.randn(5, dtype=DOUBLE)
-    y = (X @ A * X).sum(-1) + X @ c + 0.5
-    torch.testing.assert_close(
-        posterior.weights(theta) @ y, (A + A.mT) @ theta + c, rtol=1e-4, atol=1e-4
-    )
-    assert float(posterior.covariance(theta).trace()) < 1e-4
-
-
 def test_a_batch_of_runs_equals_a_loop():
     X = torch.randn(2, 3, 9, D, dtype=DOUBLE)
     thetas = torch.randn(2, 3, D, dtype=DOUBLE)

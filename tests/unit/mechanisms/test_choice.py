@@ -96,40 +96,6 @@ def test_at_the_edge_between_two_levels_further_bits_decide(rate, next_to):
             )
 
 
-@attack("A14")
-def test_a_share_near_an_edge_asks_for_more_bits_and_no_other_does():
-    """Within twice the declared error of 2^-36, which both sides of the comparison have."""
-    sums = exact_sums(Fraction(1, 9))
-    for place, edge in enumerate(sums[:-1]):
-        for distance in (0.7, -0.7, 1.4, -1.4):
-            words = Words(int(edge / sums[-1] * (1 + distance * 2.0**-35) * 2**64), middle=True)
-            assert (
-                ExponentialMechanism(2.0).choose(MANY, Fraction(1, 9), words)
-                == LEVELS[place + (distance > 0)]
-            )
-            assert (words.asked > 1) == (abs(distance) < 1)
-
-
-@attack("A14")
-def test_rivals_ask_for_more_bits_where_their_noise_is_nearly_equal_and_nowhere_else():
-    """Two levels whose noisy utilities lie a known distance apart, and a third far below, which
-    never asks for anything.
-    """
-    counts, rate, random = filled({0: 3, 12: 1000, 40: 5}), Fraction(1, 3), SeededEntropy(8)
-    for _ in range(25):
-        first = int.from_bytes(random(8), "little") >> 1 | 1 << 62  # neither near 0 nor near 1
-        with mpmath.workdps(60):
-            noise = -mpmath.log(1 - (mpmath.mpf(2 * first + 1) / 2**65) ** (mpmath.mpf(1) / 3))
-            error = 2.0**-36 * float(noise + (noise + 4) + 1 + (1 + 4))
-            for distance in (0.7 * error, -0.7 * error, 1.4 * error, -1.4 * error):
-                second = int((1 - mpmath.exp(-(noise + distance + 4))) ** 1000 * 2**64)
-                words = Words((first, second, 1 << 40), middle=True)
-                assert PermuteAndFlipMechanism(2.0).choose(counts, rate, words) == (
-                    12 if distance > 0 else 0
-                )
-                assert words.asked == (3 if abs(distance) < error else 1)
-
-
 def test_rivals_whose_first_two_words_are_level_are_decided_by_the_third():
     counts, rate, first = filled({0: 3, 12: 1000}), Fraction(1, 3), 3 << 62
     with mpmath.workdps(100):

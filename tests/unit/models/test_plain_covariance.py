@@ -61,17 +61,6 @@ def test_a_covariance_is_gpytorchs(kind):
     assert torch.allclose(plain.variances(A), gp.covar_module(A, diag=True), atol=1e-12)
 
 
-def test_kernels_multiply_out():
-    """Products of sums, one length for several coordinates, and a part of the coordinates."""
-    sums = RBFKernel(active_dims=[0]) + ScaleKernel(RBFKernel(active_dims=[2, 1]))
-    kernel = ScaleKernel(ScaleKernel(sums * RBFKernel()) + RBFKernel(ard_num_dims=3)).double()
-    with torch.no_grad():
-        for place, raw in enumerate(kernel.parameters()):
-            raw += 0.1 * place
-    A, B = SPACES["numbers"].sample(5, seed=90), SPACES["numbers"].sample(7, seed=91)
-    assert torch.allclose(PlainCovariance(kernel, 3)(A, B), kernel(A, B).to_dense(), atol=1e-12)
-
-
 @pytest.mark.parametrize("kind", SPACES)
 def test_a_likelihood_is_gpytorchs_with_its_gradient(kind):
     for seed, known in itertools.product(range(2), (True, False)):
