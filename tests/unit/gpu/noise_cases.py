@@ -83,4 +83,4 @@ def noised(count):
 if __name__ == "__main__":
     read_bounds_of_loops()
     works = device_noise._works(torch.device("cpu"))
-    print(json.dumps([works, differing(4_000), noised(2_000), errors()]))
+    print(json.dumps([works, differing(4_000), noised(4_000), errors()]))
