@@ -36,7 +36,7 @@ from tests.unit.accounting.enumerated import (
     renyi,
 )
 
-PAIRS = 1000
+PAIRS = 500
 ROOM = 1e-9
 INNER = np.array([1.01, 1.1, 1.5, 2.0, 4.0, 10.0, 30.0, 100.0])
 NEGATIVE_BINOMIALS = [law for law in LAWS if isinstance(law, TruncatedNegativeBinomial)]

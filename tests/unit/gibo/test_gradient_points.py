@@ -1,13 +1,14 @@
 """The points that tell most about a gradient: closed-form designs, and the search for points."""
 
 import itertools
+import math
 
 import pytest
 import torch
 from gpytorch.kernels import RBFKernel
 
 from dpbo.acquisition import designs
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.gibo import GradientPosterior, suggest_gradient_points
 from dpbo.gibo.gradient_points import GradientTrace, fewest_gradient_points
 from dpbo.models.kernels import RBF, Matern52
@@ -53,6 +54,17 @@ def test_the_value_and_slope_of_a_design_are_those_of_a_batch_and_of_differences
     step = 1e-5 * torch.randn(D + 1, D, dtype=DOUBLE)
     difference = float(trace.value(Z + step) - trace.value(Z - step))
     assert difference == pytest.approx(2.0 * float((slope * step).sum()), rel=1e-3, abs=1e-9)
+
+
+def test_points_upon_each_other_without_noise_are_refused():
+    history = GradientPosterior(KERNELS["rbf"](D), 0.0, jitter=1e-300)
+    history.append(torch.eye(D, dtype=DOUBLE))
+    trace = GradientTrace(history, torch.zeros(D, dtype=DOUBLE))
+    close = torch.full((20, D), 0.3, dtype=DOUBLE)
+    with pytest.raises(UsageError, match="jitter"):
+        trace.value(close)
+    # a search looks elsewhere
+    assert trace.value_and_gradient(close)[0] == math.inf
 
 
 def test_as_good_as_a_thousand_adam_steps():

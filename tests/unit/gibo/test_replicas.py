@@ -18,7 +18,6 @@ RECOMMENDED = GIBOSettings.recommended()
 SGD = dataclasses.replace(RECOMMENDED, optimizer=torch.optim.SGD)
 CASES = {
     "recommended": of(settings=RECOMMENDED, seeds=range(RUNS)),
-    "the paper's": of(settings=GIBOSettings.paper()),
     "the paper's, turned": of(settings=GIBOSettings.paper(), seeds=range(RUNS)),
     "noisy, another optimizer": of(settings=SGD, seeds=range(RUNS), noise=1e-3, mean=2.0),
     "a public divisor": of(adjacency=Adjacency.ADD_OR_REMOVE_ONE, divisor=30.0),
