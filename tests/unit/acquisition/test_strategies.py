@@ -158,8 +158,9 @@ def test_points_keep_public_constraints_and_improve_on_the_best_that_keeps_them(
     Y = -((X[:, :2] - 0.85) ** 2).sum(1, keepdim=True)
     at_most_one = (torch.tensor([0, 1]), torch.tensor([-1.0, -1.0]), -1.0)
     assert (X[:, :2].sum(1) > 1.0).any()
-    terms = {"seed": 1, "q": 2, "inequality_constraints": [at_most_one]}
-    points = suggest(space, X, Y, torch.full_like(Y, 1e-4), **terms)
+    points = suggest(
+        space, X, Y, torch.full_like(Y, 1e-4), seed=1, q=2, inequality_constraints=[at_most_one]
+    )
     assert (points[:, :2].sum(1) <= 1.0 + 1e-6).all()
     assert (points[0, :2] - 0.5).abs().max() < 0.15, "the best that keeps it lies at a half"
 

@@ -85,7 +85,7 @@ def test_a_released_argmax_is_a_candidate_of_largest_bounds_and_is_charged_once(
     best = acquisition(candidates.unsqueeze(-2)).argsort(descending=True)[:7]
     law = mechanism.of(20.0)
     own = curator(Budget(25.0, 0.0), PureFilter())
-    asked = {"score_range": (0.0, 2.0), "finalists": 7}
+    asked: dict[str, Any] = {"score_range": (0.0, 2.0), "finalists": 7}
     index, release = acquisition.release_argmax(own, loss, candidates, mechanism=law, **asked)
     assert release.event == law.event()
     assert index == best[int(release.value)]
