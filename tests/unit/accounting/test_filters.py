@@ -23,7 +23,6 @@ from dpbo.accounting import (
     calibrate,
     event_costs,
     gdp,
-    renyi,
 )
 from dpbo.accounting.filters import _GRAIN, _LONGEST, Cost
 from dpbo.accounting.gdp import root_up, rounded_up, true_positive_rate
@@ -35,23 +34,6 @@ from dpbo.statement import Guarantee
 from tests.attacks.marks import attack
 
 FILTERS = [GDPFilter(), PureFilter(), ZCDPFilter(), RDPFilter(8.0)]
-
-
-def rho(event):
-    return float(event_costs.rho(event) or math.nan)
-
-
-def renyi_bound(event, order):
-    return float(renyi.cost(event, order) or math.nan)
-
-
-@settings(deadline=None, max_examples=100)
-@given(st.floats(1e-4, 20.0), st.floats(1.0001, 1e4))
-def test_the_zcdp_price_of_laplace_bounds_every_order_and_is_attained_at_order_one(epsilon, order):
-    event = LaplaceEvent(1 / epsilon)
-    assert renyi_bound(event, order) <= rho(event) * order * (1 + 1e-9) + 3e-15 / (order - 1)
-    if 0.1 <= epsilon <= 5.0:
-        assert renyi_bound(event, 1.0001) == pytest.approx(1.0001 * rho(event), rel=1e-3)
 
 
 @settings(deadline=None, max_examples=60)
@@ -106,11 +88,6 @@ def test_a_calibrated_plan_comes_back_within_its_budget_and_wastes_nothing(accou
         Budget(2.0, 0.0), releases=30, accounting=PureFilter(), event=LaplaceEvent
     ) == pytest.approx(15.0)
     assert GDPFilter().cap_amount(Budget.gdp(3.0)) == 9, "the cap of a GDP budget is its square"
-
-
-@pytest.mark.parametrize("accounting", [*FILTERS, RDPFilter(1.25)], ids=lambda f: f.name)
-def test_a_filter_is_found_again_by_its_name(accounting):
-    assert accounting_named(accounting.name) == accounting
 
 
 @attack("A15")
@@ -181,6 +158,7 @@ def test_a_cap_may_come_from_a_machine_that_rounds_otherwise_not_from_another_bu
     """It may differ by a billionth; and it is one number, as the filter's own is."""
     budget = Budget(2.0, 1e-6)
     for accounting in FILTERS:
+        assert accounting_named(accounting.name) == accounting
         cap = accounting.cap(budget)
         assert accounting.may_hold(cap, budget)
         assert accounting.may_hold(cap * (1 + Fraction(9, 10**10)), budget)
@@ -235,7 +213,3 @@ def test_the_success_of_a_membership_test_follows_from_the_guarantee():
         Guarantee(None, None, 1e-5),
     ):
         assert true_positive_rate(guarantee, 0.1) == 1.0, "without a bound everybody may be found"
-    converted = Guarantee(None, gdp.epsilon_at(1.0, 1e-5), 1e-5)
-    assert true_positive_rate(Guarantee(1.0, None, None), 0.01) <= true_positive_rate(
-        converted, 0.01
-    )

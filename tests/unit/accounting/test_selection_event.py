@@ -3,7 +3,6 @@ is found for a budget.
 """
 
 import dataclasses
-import json
 
 import pytest
 
@@ -30,27 +29,14 @@ from dpbo.ledger.birth import Birth
 from dpbo.ledger.ledger import Ledger
 from dpbo.privacy import Adjacency, Budget
 from dpbo.run_counts import (
-    FixedRuns,
-    PoissonRuns,
     TruncatedNegativeBinomial,
 )
 from tests.setups import charges, of
 
 STEPS = PoissonGaussianEvent(1.1, 300, rate=0.01, relation="add-or-remove-one")
 GEOMETRIC = TruncatedNegativeBinomial.of_mean(10.0)
-LAWS = [GEOMETRIC, PoissonRuns(4.0), FixedRuns(3)]
 MIXED = SelectionEvent(base=(STEPS, GaussianEvent(9.0), LaplaceEvent(40.0, 2)), run_count=GEOMETRIC)
 PURE = SelectionEvent(base=(LaplaceEvent(20.0, 2),), run_count=GEOMETRIC)
-
-
-def test_json_keeps_every_digit():
-    for law in LAWS:
-        event = SelectionEvent(0.7, 2, base=(STEPS, GaussianEvent(1 / 3)), run_count=law)
-        for one in (
-            event,
-            SelectionEvent(base=(event, GaussianEvent(4.0)), run_count=PoissonRuns(2.0)),
-        ):
-            assert event_from_json(json.loads(json.dumps(one.to_json()))) == one
 
 
 def test_bad_events_are_refused():

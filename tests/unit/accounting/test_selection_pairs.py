@@ -7,10 +7,8 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import norm
 
 from dpbo.accounting import compose, gdp, pld, selection_pairs
-from dpbo.accounting.dominating_pairs import GaussianPair
 from dpbo.accounting.selection_bounds import winner_profile
 from dpbo.accounting.selection_pairs import (
     ProfilePair,
@@ -20,11 +18,9 @@ from dpbo.accounting.selection_pairs import (
     selection_profile,
 )
 from dpbo.events import (
-    ExponentialEvent,
     GaussianEvent,
     L2LaplaceEvent,
     LaplaceEvent,
-    NotPrivateEvent,
     PermuteAndFlipEvent,
     PoissonGaussianEvent,
     SelectionEvent,
@@ -49,21 +45,6 @@ def base(*run):
     found = run_profiles(run)
     assert found is not None
     return found
-
-
-def test_gaussians_are_one_pair_and_choices_join_them_where_that_is_asked():
-    events = (GaussianEvent(2.0, 3), GaussianEvent(4.0), ExponentialEvent(20.0, 5))
-    merged = pairs_of(events, True, False)
-    apart = pairs_of(events, False, False)
-    assert merged is not None
-    assert apart is not None
-    assert list(merged.values()) == [1]
-    assert list(apart.values()) == [5, 1]
-    (gaussian,) = (pair for pair in apart if isinstance(pair, GaussianPair))
-    assert gaussian.mu == pytest.approx(math.sqrt(3 / 4 + 1 / 16))
-    assert pairs_of((*events, NotPrivateEvent()), True, False) is None
-    large = compose([ExponentialEvent(2 / 1000)], delta=1e-5)
-    assert large.pld == pytest.approx(1000.0, rel=1e-3), "a large choice costs its range"
 
 
 @attack("A15")
@@ -110,19 +91,6 @@ def test_both_directions_of_a_run_count_whichever_is_worse(monkeypatch):
             for turned in directions
         ]
         assert max(now for now, _ in tried) <= 0.05 < max(before for _, before in tried)
-
-
-@attack("A15")
-def test_below_zero_a_profile_is_that_of_the_other_direction():
-    epsilons = np.linspace(0.0, 6.0, 25)
-    up = gdp.curve(1.0, epsilons)
-    profile = selection_pairs._joined(epsilons, up, up)
-    signed = np.linspace(-6.0, 6.0, 49)
-    assert profile is not None
-    assert (np.diff(profile.losses) > 0).all()
-    assert (profile.losses[0], profile.losses[-1], len(profile.losses)) == (-6.0, 6.0, 49)
-    true = norm.cdf(0.5 - signed) - np.exp(signed) * norm.cdf(-0.5 - signed)
-    assert profile.delta(signed) == pytest.approx(true, rel=1e-9, abs=1e-12)
 
 
 @attack("A15")
@@ -215,12 +183,5 @@ def test_selections_compose_with_everything_else():
     assert alone.mu is None
     assert alone.gdp == math.inf
     assert alone.pld < compose([event.repeated(2)], delta=1e-6).pld < 2 * alone.pld
-    assert both.pld * 0.999 <= compose([event, plain], delta=1e-6, refine=True).pld <= both.pld
-    once_more = SelectionEvent(base=(event,), run_count=TruncatedNegativeBinomial.of_mean(3.0))
-    assert alone.pld < compose([once_more], delta=1e-6).pld < 4 * alone.pld, (
-        "a selection among selections"
-    )
-    beside = compose([event, GaussianEvent(1e4)], delta=1e-6, refine=True).pld
-    assert alone.pld <= beside <= alone.pld * 1.003, "the pair keeps the profile"
     (found,) = winner_profile(event.run_count, base(*event.run()), np.array([alone.pld]))
     assert found == pytest.approx(1e-6, rel=1e-4)

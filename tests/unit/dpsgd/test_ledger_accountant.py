@@ -127,19 +127,6 @@ def test_releases_join_the_steps_and_full_batches_are_plain_gaussians():
     assert curator.ledger.head().body["event"]["noise_multiplier"] == 1.0
 
 
-def test_a_checkpoint_brings_its_releases_and_must_be_one_of_ours():
-    saved = counted(steps=1)
-    saved.add(LaplaceEvent(3.0))
-    loading = LedgerAccountant()
-    loading.add(GaussianEvent(9.0))
-    loading.load_state_dict(saved.state_dict())
-    assert loading.get_epsilon(1e-5) == whole(step_event(), LaplaceEvent(3.0), GaussianEvent(9.0))
-    for missing in ("mechanism", "runs"):
-        state = {key: value for key, value in saved.state_dict().items() if key != missing}
-        with pytest.raises(InputError, match="state_dict"):
-            LedgerAccountant().load_state_dict(state)
-
-
 @attack("A16")
 def test_steps_of_another_run_are_charged_once_and_beside_those_of_this_one():
     """Equal steps, one known run: what the ledger knows of it pays for nothing of the other."""

@@ -27,7 +27,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from dpbo.accounting import Planned, PureFilter, RDPFilter
+from dpbo.accounting import Planned, RDPFilter
 from dpbo.dpsgd import NoisedScore, hidden_runs, private_selection
 from dpbo.dpsgd.selection import selection_event
 from dpbo.errors import (
@@ -40,8 +40,8 @@ from dpbo.errors import (
 )
 from dpbo.events import GaussianEvent, SelectionEvent
 from dpbo.hidden_run import in_hidden_run
-from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
-from dpbo.privacy import Adjacency, Budget
+from dpbo.mechanisms import GaussianMechanism
+from dpbo.privacy import Adjacency
 from dpbo.run_counts import FixedRuns, PoissonRuns, TruncatedNegativeBinomial
 from dpbo.space import Space
 from dpbo.testing import SeededEntropy
@@ -412,29 +412,6 @@ def test_the_output_that_leaves_is_not_the_object_that_was_scored():
     assert chosen.output.kept is None
 
 
-def test_filters_that_can_pay_do():
-    pure = NoisedScore(near, (0.0, 1.0), LaplaceMechanism(10.0))
-    curator = owner(
-        RECORDS, budget=Budget(1.0, 0.0), accounting=PureFilter(), entropy=SeededEntropy(1)
-    )
-    select(curator, base=(), score=pure)
-    spent = float(curator.ledger.head().total.parts[0])
-    assert 0.2 < spent < (2 + LAW.shape) * 0.1
-    assert "runs-attested" in str(curator.statement()), (
-        "also that a run which is said to cost nothing does so"
-    )
-    gdp = owner(RECORDS, entropy=SeededEntropy(1))
-    select(gdp, base=(), score=pure)
-    renyi = owner(RECORDS, accounting=RDPFilter(16.0), entropy=SeededEntropy(1))
-    select(
-        renyi,
-        base=(GaussianEvent(100.0),),
-        score=NoisedScore(near, (0.0, 1.0), GaussianMechanism(60.0)),
-    )
-    for one in (curator, gdp, renyi):
-        one.ledger.verify()
-
-
 def test_add_or_remove_one_needs_its_divisor_and_converts_the_score():
     score = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0), {"divisor": 2000.0})
     curator = owner(
@@ -588,15 +565,15 @@ def test_what_draws_for_hidden_runs_draws_for_nothing_else(when):
 
 
 def test_scores_inside_carry_the_noise_that_is_charged():
-    """M times the sensitivity over the divisor: 20 / 2000. A thousand draws know it to 2.2 %."""
+    """M times the sensitivity over the divisor: 20 / 2000. 300 draws know it to 4.1 %."""
     curator = under_way(entropy=SeededEntropy(9))
     deviation = 0.01
     query = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0), {"divisor": 2000.0}).query(0.7)
     draw = curator.hidden_draws("s")
-    values = in_a_run(lambda: [draw(query, GaussianMechanism(20.0)) for _ in range(1000)])
+    values = in_a_run(lambda: [draw(query, GaussianMechanism(20.0)) for _ in range(300)])
     scores = torch.stack([value for value in values if value is not None])
-    assert len(scores) == 1000
-    assert float(scores.std()) == pytest.approx(deviation, rel=0.06)
+    assert len(scores) == 300
+    assert float(scores.std()) == pytest.approx(deviation, rel=0.11)
     assert float(scores.mean()) == pytest.approx(
-        float(near(0.7, RECORDS).mean()), abs=5 * deviation / 1000**0.5
+        float(near(0.7, RECORDS).mean()), abs=5 * deviation / 300**0.5
     )

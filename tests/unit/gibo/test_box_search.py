@@ -10,28 +10,18 @@ from tests.setups import DOUBLE
 N = 6
 
 
-def searched(objective, U, lower, upper, *, steps=200, close=1e-12, going=None):
+def searched(objective, U, lower, upper):
     """Points found, where `objective` takes points and the numbers of their runs."""
     runs = torch.arange(len(U))
-    if going is None:
-        going = torch.ones(len(U), dtype=torch.bool)
     return minimize_in_boxes(
         lambda some: lambda at: objective(at, runs if some is None else some),
         U,
         lower.expand_as(U),
         upper.expand_as(U),
-        going=going,
-        steps=steps,
-        close=close,
+        going=torch.ones(len(U), dtype=torch.bool),
+        steps=200,
+        close=1e-12,
     )
-
-
-def rosenbrock(U, _=None):
-    U = U.detach().requires_grad_()
-    left, right = U[:, :-1], U[:, 1:]
-    value = (100.0 * (right - left.square()).square() + (1.0 - left).square()).sum(1)
-    (slope,) = torch.autograd.grad(value.sum(), U)
-    return value.detach() / 100.0, slope / 100.0
 
 
 def test_quadratics_end_where_their_boxes_let_them():
@@ -46,20 +36,6 @@ def test_quadratics_end_where_their_boxes_let_them():
     start = torch.zeros(9, N, dtype=DOUBLE)
     found = searched(objective, start, lower, upper)
     torch.testing.assert_close(found, centres.clamp(lower, upper), rtol=0.0, atol=1e-4)
-
-
-def test_runs_end_each_at_its_own_time_and_then_stay():
-    start = torch.rand(12, N, dtype=DOUBLE)
-    # these are where they should be
-    start[::3] = 1.0
-    going = torch.ones(12, dtype=torch.bool)
-    going[1::3] = False
-    bounds = (-torch.ones(()), torch.tensor(2.0))
-    found = searched(rosenbrock, start, *bounds, going=going)
-    alone = torch.cat([searched(rosenbrock, u[None], *bounds) for u in start[2::3]])
-    assert torch.equal(found[::3], start[::3])
-    assert torch.equal(found[1::3], start[1::3])
-    torch.testing.assert_close(found[2::3], alone, rtol=1e-9, atol=1e-9)
 
 
 def test_where_there_is_no_value_steps_are_shortened():

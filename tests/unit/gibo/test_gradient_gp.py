@@ -93,35 +93,18 @@ def test_against_finite_differences_of_the_posterior():
         "standardized": {"input_transform": InputStandardize(d=D)},
         "known noise": {"train_Yvar": noises, "input_transform": Normalize(d=D)},
         "slope of the mean": {"mean_module": LinearMean(D), "input_transform": Normalize(d=D)},
+        "models, each normalized": {
+            "batch": (3,),
+            "kernel": batched("matern-scaled", D, 3),
+            "input_transform": Normalize(d=D, batch_shape=torch.Size([3])),
+        },
     }.items():
         gp = model(**settings)
-        X = points(2)
+        X = points(4, 1, 2)
         compare(gp, X, case)
         before = gp.gradient_posterior(X).mean
         gp.train()
         torch.testing.assert_close(gp.gradient_posterior(X).mean, before, msg=case)
-
-
-def test_batches_of_points_and_of_models():
-    for case, (batch, settings) in {
-        "points": ((), {}),
-        "models": ((3,), {"kernel": batched("matern-scaled", D, 3)}),
-        "models, each normalized": (
-            (3,),
-            {
-                "kernel": batched("rbf", D, 3),
-                "input_transform": Normalize(d=D, batch_shape=torch.Size([3])),
-            },
-        ),
-    }.items():
-        gp = model(batch, **settings)
-        for shape in ((2,), (3, 2), (4, 1, 2), (4, 3, 2)):
-            X = points(*shape)
-            compare(gp, X, f"{case}, points {shape}")
-            found = gp.gradient_posterior(X)
-            runs = torch.broadcast_shapes(shape[:-1], batch)
-            assert found.mean.shape == (*runs, 2, D)
-            assert found.rsample(torch.Size([5])).shape == (5, *runs, 2, D)
 
 
 def test_all_that_a_model_can_do_it_does_as_before():
@@ -145,20 +128,6 @@ def test_all_that_a_model_can_do_it_does_as_before():
         found = twin.gradient_posterior(at)
         torch.testing.assert_close(found.mean, expected.mean)
         torch.testing.assert_close(found.variance, expected.variance)
-
-
-def test_what_depends_on_points_may_be_differentiated():
-    gp = model(mean_module=LinearMean(D), input_transform=Normalize(d=D))
-
-    def value(X):
-        found = gp.gradient_posterior(X)
-        return found.mean, found.variance
-
-    X = points(2, 2)
-    scaled = torch.autograd.gradcheck(
-        lambda U: value(LOW + WIDE * U), (((X - LOW) / WIDE).requires_grad_(),)
-    )
-    assert scaled
 
 
 def test_a_posterior_of_one_unit_is_in_the_units_of_x_and_y():

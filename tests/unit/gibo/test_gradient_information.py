@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from botorch.generation import gen_candidates_scipy
 from botorch.models import SingleTaskGP
 from botorch.models.transforms.input import Log10, Normalize
 from gpytorch.kernels import RBFKernel
@@ -10,18 +9,13 @@ from gpytorch.kernels import RBFKernel
 from dpbo.errors import InputError
 from dpbo.gibo import GradientInformation, GradientPosterior
 from tests.setups import DOUBLE
-from tests.unit.models.kernels import KERNELS, batched, dense
+from tests.unit.models.kernels import KERNELS, dense
 
 D = 3
 N = 6
 Q = 2
 NOISE = 1e-3
 JITTER = 1e-6
-
-
-@pytest.fixture(params=KERNELS)
-def kernel(request):
-    return KERNELS[request.param](D)
 
 
 def posterior(kernel, n=N):
@@ -41,7 +35,9 @@ def trace(history, kernel, theta, Z):
 
 
 @pytest.mark.parametrize("n", [0, N])
-def test_value_is_minus_the_trace_and_its_gradient_that_of_autograd(kernel, n):
+@pytest.mark.parametrize("name", ["matern-scaled", "rq"])
+def test_value_is_minus_the_trace_and_its_gradient_that_of_autograd(name, n):
+    kernel = KERNELS[name](D)
     history = posterior(kernel, n)
     theta = torch.randn(D, dtype=DOUBLE)
     acquisition = GradientInformation(history, theta)
@@ -66,38 +62,6 @@ def test_pending_points_are_history():
     )
     acquisition.set_X_pending(None)
     assert torch.equal(acquisition(X), without)
-
-
-def test_models_and_points_in_batches_equal_loops():
-    """A value for each run, of models, posteriors or thetas."""
-    X = torch.rand(4, N, D, dtype=DOUBLE)
-    thetas = torch.rand(4, D, dtype=DOUBLE)
-    Z = torch.rand(5, 4, Q, D, dtype=DOUBLE)
-    pending = torch.rand(4, 2, D, dtype=DOUBLE)
-    kernels = batched("matern-scaled", D, 4)
-    models = SingleTaskGP(X, X.sum(-1, keepdim=True).sin(), covar_module=kernels).eval()
-    models.likelihood.noise = torch.rand(4, 1, dtype=DOUBLE)
-    shared = posterior(KERNELS["rq"](D))
-    for model, theta, known in ((models, thetas, None), (shared, thetas, pending)):
-        batch = GradientInformation(model, theta, known)
-        found = batch(Z)
-        assert found.shape == (5, 4)
-        torch.testing.assert_close(batch(Z[0]), found[0])
-        for run in (0, 3):
-            one = GradientInformation(
-                batch.posterior.of_runs(torch.Size([4]), torch.tensor([run])),
-                theta[run],
-                None if known is None else known[run],
-            )
-            torch.testing.assert_close(found[:, run], one(Z[:, run]), rtol=1e-9, atol=1e-9)
-        with pytest.raises(InputError, match=r"^X=.*fits the runs, \(4,\)"):
-            batch(Z[:3, 0])
-    batch = GradientInformation(models, thetas)
-    # BoTorch's default leaves finished runs out, and with them their models' places
-    _, best = gen_candidates_scipy(
-        Z[0], batch, lower_bounds=0.0, upper_bounds=1.0, use_parallel_mode=False
-    )
-    assert bool((best > batch(Z[0])).all())
 
 
 def test_an_affine_input_transform_is_carried():

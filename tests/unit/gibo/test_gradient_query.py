@@ -169,18 +169,6 @@ def test_a_loss_that_uses_its_buffer_again_speaks_for_each_record_alone():
         assert found == pytest.approx(float(expected), abs=1e-6)
 
 
-def test_a_loss_that_writes_into_x_moves_nothing():
-    def writing(x, records):
-        losses = records[:, 0] * x[0]
-        x.zero_()
-        return losses
-
-    X, data = TWO.clone(), torch.full((10, 1), 0.3, dtype=DOUBLE)
-    query = ClippedGradient(writing, X, weights=HALVES, clip=1.0)
-    X.zero_()
-    assert make(data).release(query, EXACT).value.item() == pytest.approx(0.3)
-
-
 @attack("A5", "A20")
 def test_a_loss_that_is_not_finite_silences_its_whole_unit():
     Y = torch.ones(10, 3, dtype=DOUBLE)

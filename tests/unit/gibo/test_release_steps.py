@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.models import SingleTaskGP
 from botorch.models.transforms.input import Normalize
 
 from dpbo import Adjacency, Budget, BudgetExceeded
@@ -70,40 +69,23 @@ def test_a_models_gradient_is_asked_for_and_released_in_one_call(adjacency):
             model.release_gradient(own, theta, given, loss, **terms)
 
 
-def test_the_loss_may_have_coordinates_of_its_own(posterior):
-    X = suggest_gradient_points(posterior, THETA, 3)
-    moved = posterior.gradient_query(THETA, X, loss, clip=2.0, loss_points=2.0 * X)
-    assert torch.equal(moved.weights, posterior.conditioned_on(X).weights(THETA))
-    assert torch.equal(moved.X, 2.0 * X)
-
-
 def test_points_observed_before_need_their_answers(posterior):
     X = suggest_gradient_points(posterior, THETA, 3)
     with pytest.raises(InputError, match="earlier"):
         posterior.conditioned_on(X).gradient_query(THETA, X + 0.1, loss, clip=2.0)
 
 
-@pytest.fixture(params=["GPyTorch", "FiniteGP"])
-def bounds(request):
-    candidates = torch.rand(90, 2, dtype=DOUBLE)
-    X = candidates[:5]
-    kernel = squared_exponential(0.4)
-    if request.param == "GPyTorch":
-        model = SingleTaskGP(X, X.sum(-1, keepdim=True), covar_module=kernel)
-    else:
-        model = FiniteGP(candidates, kernel, 1e-2)
-        for index in range(5):
-            model.observe(index, X[index].sum())
-    return GPUCB(model, SrinivasFinite(count=90, delta=0.1)), candidates
-
-
 @pytest.mark.parametrize("mechanism", [PermuteAndFlipMechanism, ExponentialMechanism])
-def test_a_released_argmax_is_a_candidate_of_largest_bounds_and_is_charged_once(bounds, mechanism):
-    acquisition, candidates = bounds
+def test_a_released_argmax_is_a_candidate_of_largest_bounds_and_is_charged_once(mechanism):
+    candidates = torch.rand(90, 2, dtype=DOUBLE)
+    model = FiniteGP(candidates, squared_exponential(0.4), 1e-2)
+    for index in range(5):
+        model.observe(index, candidates[index].sum())
+    acquisition = GPUCB(model, SrinivasFinite(count=90, delta=0.1))
     best = acquisition(candidates.unsqueeze(-2)).argsort(descending=True)[:7]
     law = mechanism.of(20.0)
     own = curator(Budget(25.0, 0.0), PureFilter())
-    asked = {"score_range": (0.0, 2.0), "finalists": 7}
+    asked: dict[str, Any] = {"score_range": (0.0, 2.0), "finalists": 7}
     index, release = acquisition.release_argmax(own, loss, candidates, mechanism=law, **asked)
     assert release.event == law.event()
     assert index == best[int(release.value)]

@@ -55,21 +55,6 @@ def test_a_column_has_the_same_bits_in_every_place(threads):
             torch.testing.assert_close(found, A @ X, rtol=1e-12, atol=1e-12)
 
 
-@attack("A4")
-def test_equal_units_get_equal_bits_wherever_they_stand(threads):
-    """A product's tiles are 12, 16 or 24 columns wide, and what is left over beside them is added
-    up in another order.
-    """
-    for rows in (gradient._ROWS["cpu"], gradient._DEVICE_ROWS):
-        assert rows % 256 == 0, "whole tiles of any width"
-    assert gradient._ROWS["cpu"] % 48 == 0
-    for N, d in ((1, 1), (3, 4), (5, 5), (11, 10), (34, 33), (7, 64)):
-        W, one = matrices(d, N, 1)
-        columns = list(one.expand(N, 2 * gradient._ROWS["cpu"] + 7).contiguous())
-        found = torch.cat([chunk[:, :count] for chunk, count in gradient._products(columns, W)], 1)
-        assert torch.equal(found, found[:, :1].expand_as(found)), (N, d)
-
-
 @attack("A5")
 def test_quanta_are_as_fine_as_the_sizes_allow():
     """(B/q)^2 d <= 2^62, so that squares fit int64, and B/q <= 2^28; half the quantum would pass

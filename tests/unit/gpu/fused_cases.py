@@ -117,7 +117,7 @@ def removals_apart(dimension, rows, *, device="cpu", one_pass=True, columns=37):
             for shape in ((columns, units), (dimension, columns))
         )
         whole = total(Y)
-        for i in (0, rows // 2, rows - 1, rows, units - 1):
+        for i in (0, rows, units - 1):
             left, alone = total(torch.cat([Y[:, :i], Y[:, i + 1 :]], 1)), total(Y[:, i : i + 1])
             if not alone.any() or not torch.equal(whole - left, alone):
                 apart.append((units, i))
@@ -173,7 +173,7 @@ def vector_errors(device="cpu"):
     number of columns N: of any signs, and where all terms have the same one.
     """
     found = {}
-    for columns in (34, 256, 1024):
+    for columns in (34, 1024):
         draw = torch.Generator().manual_seed(columns)
         Y = torch.randn(columns, 6, generator=draw).double()
         W = torch.randn(8, columns, generator=draw, dtype=DOUBLE)
@@ -226,7 +226,7 @@ if __name__ == "__main__":
     cpu = torch.device("cpu")
     read_bounds_of_loops()
     pairs = [both_sums(case, aim) for case in SUMS for aim in AIMS]
-    pairs += [both_sums(case, AIMS[0], unit=unit) for case in SUMS for unit in UNITS]
+    pairs += [both_sums(SUMS[1], AIMS[0], unit=unit) for unit in UNITS]
     pairs += [both_sums(AT_AN_EDGE, AIMS[0], changed=at_the_edge)]
     same = [fused_sum == own for fused_sum, own in pairs]
     same += [

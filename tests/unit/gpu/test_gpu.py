@@ -45,7 +45,7 @@ def test_interpreted_it_gives_the_cpus_integers():
     same, (error, of_center, of_levels), removed, of_vectors = interpreted(
         "tests.unit.gpu.fused_cases"
     )
-    assert same == [True] * (len(SUMS) * (len(AIMS) + len(UNITS)) + 3)
+    assert same == [True] * (len(SUMS) * len(AIMS) + len(UNITS) + 3)
     assert removed == [[]] * len(gradient.LAUNCHES), (
         "a unit adds the same at every row and in whole and ragged blocks"
     )

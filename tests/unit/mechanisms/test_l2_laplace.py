@@ -16,7 +16,6 @@ from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism
 from dpbo.mechanisms.gaussian import NORMAL
 from dpbo.mechanisms.l2_laplace import _decided
 from dpbo.papers.po_gp_ucb import RowTable
-from dpbo.testing import SeededEntropy
 from tests.attacks.marks import attack
 from tests.contracts.mechanism_contract import VectorContract
 from tests.setups import DOUBLE, owner
@@ -39,33 +38,6 @@ class TestL2Laplace(VectorContract):
 
 def noise(fractions, scales, entropy):
     return L2LaplaceMechanism(1.0).noise(np.array(fractions), np.array(scales), entropy).tolist()
-
-
-@attack("A14")
-def test_a_vector_near_an_edge_asks_for_more_bits_and_no_other_does():
-    """As for one number: the fractions put one coordinate at a known distance from where rounding
-    jumps, the others far from it.
-    """
-    scale, small = 2.0**20 * 1.37, (1 << 63) - (1 << 30)  # a normal of 64 bits next to zero
-    for seed in range(6):
-        words = np.frombuffer(SeededEntropy(seed)(8 * 6), dtype="<u8").tolist()
-        words[4] = words[4] if seed % 2 else small
-        with mpmath.workdps(60):
-            x = [coordinate * scale for coordinate in _coordinates(words)]
-            for j in range(3):
-                error = float(abs(x[j])) * 2.0**-39 + 2.0**-20
-                for distance in (0.7 * error, -0.7 * error, 1.4 * error, -1.4 * error):
-                    fractions = [
-                        float((mpmath.mpf(0.3) - mpmath.mpf(1) / 2 - value) % 1) for value in x
-                    ]
-                    fractions[j] = float((distance - mpmath.mpf(1) / 2 - x[j]) % 1)
-                    floors = [
-                        int(mpmath.floor(mpmath.mpf(f) + mpmath.mpf(1) / 2 + value))
-                        for f, value in zip(fractions, x, strict=True)
-                    ]
-                    entropy = Words(tuple(words), middle=True)
-                    assert noise(fractions, [scale] * 3, entropy) == floors
-                    assert (entropy.asked > 1) == (abs(distance) < error)
 
 
 @attack("A14")
@@ -159,20 +131,6 @@ def test_words_of_nothing_but_zeros_go_on_to_the_next(place):
         radius = -mpmath.log(mpmath.mpf(2) ** -129 if place == 0 else mpmath.mpf(1) / 4)
     assert words.asked > 2
     assert drawn[0] == pytest.approx(float(radius) * 2**20, rel=1e-3)
-
-
-def _coordinates(words):
-    """Of a vector of three, where every number lies half a step above its 64 bits."""
-    half = [
-        mpmath.mpf(2 * word + 1) / 2**65
-        for word in [*words[:3], *(word & (1 << 63) - 1 for word in words[3:])]
-    ]
-    z = [-NORMAL.exact(p) for p in half[3:]]
-    radius, length = -sum(map(mpmath.log, half[:3])), mpmath.sqrt(sum(value**2 for value in z))
-    return [
-        (-1 if word >> 63 else 1) * radius * value / length
-        for word, value in zip(words[3:], z, strict=True)
-    ]
 
 
 @pytest.mark.parametrize(

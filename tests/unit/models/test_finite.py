@@ -11,12 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.acquisition import qLogNoisyExpectedImprovement, qUpperConfidenceBound
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models import SingleTaskGP
-from botorch.optim import optimize_acqf
-from botorch.sampling import SobolQMCNormalSampler
 from gpytorch.kernels import AdditiveKernel, RBFKernel, RQKernel, ScaleKernel
 from gpytorch.means import ConstantMean
 
@@ -24,7 +21,7 @@ from dpbo.errors import InputError
 from dpbo.models import FiniteGP
 from dpbo.models.fixed_kernels import matern52, squared_exponential
 from dpbo.models.noisy_inputs import SameRow
-from tests.setups import DOUBLE, box
+from tests.setups import DOUBLE
 from tests.unit.models.kernels import KERNELS
 
 N = 60
@@ -66,26 +63,15 @@ def equal(found, expected, tolerance=1e-9):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_candidates_against_a_gp_solved_anew(kernel):
+def test_candidates_and_points_anywhere_against_a_gp_solved_anew(kernel):
     candidates = torch.rand(N, D, dtype=DOUBLE)
-    for capacity in (1, 64):
-        model, indices, values = observed(KERNELS[kernel](D), candidates, capacity=capacity)
-        with torch.no_grad():
-            expected = solved(candidates[indices], values, KERNELS[kernel](D)).posterior(
-                candidates.unsqueeze(-2)
-            )
-        torch.testing.assert_close(model.mean, expected.mean[..., 0, 0], rtol=1e-8, atol=1e-8)
-        torch.testing.assert_close(
-            model.variance, expected.variance[..., 0, 0], rtol=1e-8, atol=1e-8
-        )
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_posterior_anywhere_and_its_gradient(kernel):
-    candidates = torch.rand(N, D, dtype=DOUBLE)
-    model, indices, values = observed(KERNELS[kernel](D), candidates)
+    model, indices, values = observed(KERNELS[kernel](D), candidates, capacity=1)
     reference = solved(candidates[indices], values, KERNELS[kernel](D))
-    for shape, noisy in itertools.product(((7, D), (1, D), (5, 3, D), (2, 4, 1, D)), (False, True)):
+    with torch.no_grad():
+        expected = reference.posterior(candidates.unsqueeze(-2))
+    equal(model.mean, expected.mean[..., 0, 0], 1e-8)
+    equal(model.variance, expected.variance[..., 0, 0], 1e-8)
+    for shape, noisy in (((7, D), False), ((2, 4, 1, D), True)):
         X = torch.rand(*shape, dtype=DOUBLE, requires_grad=True)
         weights = torch.randn(*shape[:-1], shape[-2], dtype=DOUBLE)
         results = []
@@ -94,10 +80,8 @@ def test_posterior_anywhere_and_its_gradient(kernel):
             covariance = posterior.distribution.covariance_matrix
             loss = posterior.mean.square().sum() + (weights * covariance).sum()
             results.append((posterior.mean, covariance, *torch.autograd.grad(loss, X)))
-        for found, expected in zip(*results, strict=True):
-            equal(found, expected, 1e-7)
-        equal(results[0][0], results[1][0], 1e-8)
-        equal(results[0][1], results[1][1], 1e-8)
+        for found, expected, close in zip(*results, (1e-8, 1e-8, 1e-7), strict=True):
+            equal(found, expected, close)
 
 
 def test_one_output_and_one_noise():
@@ -148,9 +132,7 @@ BATCHED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kernel", ["matern", *(name for name in BATCHED if "run" in name)])
-@pytest.mark.parametrize(
-    ("own", "runs"), [(False, (3,)), (True, (2, 3)), (True, ())], ids=["shared", "own", "single"]
-)
+@pytest.mark.parametrize(("own", "runs"), [(False, (3,)), (True, (2, 3))], ids=["shared", "own"])
 def test_a_batch_equals_single_runs(kernel, own, runs):
     shape = torch.Size(runs)
     candidates = torch.rand(*(runs if own else ()), N, D, dtype=DOUBLE)
@@ -193,13 +175,13 @@ def test_many_candidates_take_the_same_way_in_parts(kernel, monkeypatch):
         equal(together, parts)
 
 
-@pytest.mark.parametrize("kernel", ["rq", "a kernel and a row's own variance a run"])
-def test_copies_hold_the_rows_that_were_written_and_go_on(kernel):
-    runs = (3,) if "run" in kernel else ()
-    own = BATCHED[kernel](torch.Size(runs))
-    model, _, _ = observed(own, torch.rand(N, D, dtype=DOUBLE), batch_shape=runs)
+def test_copies_hold_the_rows_that_were_written_and_go_on():
+    runs = torch.Size([3])
+    model, _, _ = observed(
+        batch_of_kernels_and_rows(runs), torch.rand(N, D, dtype=DOUBLE), batch_shape=runs
+    )
     others = torch.rand(N, D, dtype=DOUBLE)
-    loaded = FiniteGP(others, BATCHED[kernel](torch.Size(runs)), NOISE, batch_shape=runs)
+    loaded = FiniteGP(others, batch_of_kernels_and_rows(runs), NOISE, batch_shape=runs)
     loaded.load_state_dict(model.state_dict())
     copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), loaded]
     for each in (model, *copies):
@@ -212,11 +194,6 @@ def test_copies_hold_the_rows_that_were_written_and_go_on(kernel):
         each.forget()
         assert each.mean.eq(MEAN).all()
     assert model.state_dict()["_V"].shape[1] == T + 1
-
-
-def test_a_copy_takes_no_room_for_more_rows():
-    model = FiniteGP(torch.rand(N, D, dtype=DOUBLE), matern52(0.4), NOISE, capacity=10_000)
-    assert len(pickle.dumps(model)) < 100_000
 
 
 def test_conditioning_on_candidates_leaves_the_model_and_equals_observing():
@@ -242,34 +219,6 @@ def test_conditioning_on_candidates_leaves_the_model_and_equals_observing():
             model.condition_on_observations(X, Y[..., :1, :])
         with pytest.raises(UnsupportedError):
             model.condition_on_observations(X, Y, noise=torch.ones_like(Y))
-
-
-def test_in_botorchs_acquisition_functions():
-    candidates = torch.rand(N, D, dtype=DOUBLE)
-    model = FiniteGP(candidates, matern52(0.4), NOISE, mean=MEAN)
-    # two values at one point make their covariance singular, and BoTorch adds a jitter
-    indices = torch.randperm(N)[:T]
-    values = torch.randn(T, dtype=DOUBLE)
-    for index, value in zip(indices, values, strict=True):
-        model.observe(index, value)
-    reference = solved(candidates[indices], values, matern52(0.4))
-    sampler = SobolQMCNormalSampler(torch.Size([32]), seed=0)
-    for build in (
-        lambda gp: qUpperConfidenceBound(gp, 4.0, sampler=sampler),
-        lambda gp: qLogNoisyExpectedImprovement(
-            gp, model.observed, sampler=sampler, prune_baseline=True, cache_root=False
-        ),
-    ):
-        torch.manual_seed(0)
-        ours = build(model)
-        torch.manual_seed(0)
-        theirs = build(reference)
-        X = torch.rand(6, 2, D, dtype=DOUBLE)
-        equal(ours(X), theirs(X), 1e-6)
-        found, value = optimize_acqf(
-            ours, box(D), q=2, num_restarts=2, raw_samples=8, options={"seed": 1, "maxiter": 20}
-        )
-        equal(value.reshape(1), theirs(found), 1e-6)
 
 
 def test_many_observations_of_one_candidate_stay_sound_and_forgetting_starts_anew():
@@ -335,7 +284,7 @@ def close(model, K):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_candidates_very_far_apart_one_of_them_or_all(form):
-    for spread, scale in ((1e2, 1.0), (1e3, 2.0**-24), (1e6, 1.0), (1e8, 2.0**-24)):
+    for spread, scale in ((1e3, 2.0**-24), (1e6, 1.0)):
         candidates = clusters(spread)
         model = FiniteGP(scale * candidates, form(scale), NOISE)
         close(model, FORMS[form]((candidates.unsqueeze(-2) - candidates).square().sum(-1)))
@@ -344,5 +293,5 @@ def test_candidates_very_far_apart_one_of_them_or_all(form):
     K = torch.eye(200, dtype=DOUBLE)
     K[:-3, :-3] = FORMS[form](((near.unsqueeze(-2) - near) / lengths).square().sum(-1))
     apart = torch.tensor([[1.0], [0.5], [-1.0]], dtype=DOUBLE).expand(3, D)
-    for far in (1e6, 1e200, 1.7e308):
+    for far in (1e6, 1.7e308):
         close(FiniteGP(torch.cat([near, far * apart]), form(lengths), NOISE), K)
