@@ -199,6 +199,14 @@ def test_handles_of_other_plans_and_questions_are_refused_uncharged():
     assert [len(column) for column in search.history()] == [3, 3, 3]
 
 
+def test_several_metrics_at_once():
+    search = PrivateObjective(make(), two, score_range=[(0.0, 1.0)] * 2, evaluations=10)
+    Y, Yvar = search(X)
+    assert Y.shape == Yvar.shape == search.history()[1].shape == (3, 2)
+    assert (Y[:, :1] - truth(X)).abs().max() < 6 * Yvar.max().sqrt()
+    assert search.noise_std[0].item() == pytest.approx(2**0.5 * search.noise_multiplier / N)
+
+
 def test_fit_gets_x_and_score_gets_the_model_and_a_failing_fit_charges_nothing():
     terms = of(score_range=(0.0, 1.0), evaluations=10)
     assert PrivateObjective(make(), score, fit=functools.partial(torch.mul, 0.5), **terms)(X)[
