@@ -127,7 +127,8 @@ def test_raw_columns_in_a_small_ball_are_warned_of_before_a_charge(kind):
             kind(2, budget=0.5, radius=1.7, dimension=2).fit(curator)
         assert curator.ledger.used() == {}, "nothing was reserved or charged"
         kind(2, budget=BUDGET, radius=2e6, random_state=0).fit(people(300, seed=2))
-        kind(2, budget=BUDGET, bounds=BOUNDS, random_state=0).fit(people(300, seed=3))
+        bounded = kind(2, budget=BUDGET, bounds=BOUNDS, random_state=0).fit(people(300, seed=3))
+        assert "bounds [[0.0, 100.0], [-100000.0, 300000.0]]" in str(bounded.statement())
         # rows that are not finite do not count
         others = torch.full((90, 2), torch.inf, dtype=DOUBLE)
         others[::3] = 0.5
