@@ -79,6 +79,18 @@ class LaplaceEvent(Event):
 
 
 @checked
+class DiscreteLaplaceEvent(Event):
+    """Discrete Laplace noise, such as ranks add in shares; its multiplier is the scale over the l1
+    sensitivity, rounding to the grid included.
+
+    Each release is pure epsilon = 1 / noise_multiplier. Its privacy loss is not that of
+    LaplaceEvent, which is no bound: on a grid the loss is epsilon with a larger probability.
+    """
+
+    mechanism = "discrete-laplace"
+
+
+@checked
 class L2LaplaceEvent(Event):
     """Laplace noise of a vector; its multiplier is the radius' scale over the l2 sensitivity.
 
@@ -415,6 +427,7 @@ _KINDS: dict[str, type[Event]] = {
     for kind in (
         GaussianEvent,
         LaplaceEvent,
+        DiscreteLaplaceEvent,
         L2LaplaceEvent,
         ExponentialEvent,
         PermuteAndFlipEvent,

@@ -20,6 +20,7 @@ from typing import Any
 # pure epsilon times the noise multiplier
 PURE = {
     "laplace": 1,
+    "discrete-laplace": 1,
     "l2-laplace": 1,
     "exponential": 2,
     "permute-and-flip": 2,

@@ -8,6 +8,7 @@ no finite cost.
     Gaussian, M               -      1/M^2         1/(2 M^2)         a/(2 M^2)
     Laplace, M = 1/e          e      pure e        e - 1 + exp(-e)   Mironov 2017, Table II
     l2-Laplace, M = 1/e       e      pure e        e^2/2             randomised response
+    discrete Laplace, M = 1/e e      pure e        e^2/2             randomised response
     exponential, M = 2/e      e      pure e/2      e^2/8             min(a e^2/8, pure e)
     permute-and-flip, M=2/e   e      pure e        e^2/2             randomised response
     Poisson Gaussian          -      -             -                 by quadrature
@@ -40,6 +41,7 @@ from numpy.typing import NDArray
 from dpbo.accounting import selection_bounds
 from dpbo.accounting.gdp import rounded_up
 from dpbo.events import (
+    DiscreteLaplaceEvent,
     Event,
     ExponentialEvent,
     GaussianEvent,
@@ -86,7 +88,7 @@ def largest(
 def pure(event: Event) -> Fraction | None:
     """Pure epsilon of all slots, by basic composition."""
     match event:
-        case LaplaceEvent() | L2LaplaceEvent():
+        case LaplaceEvent() | L2LaplaceEvent() | DiscreteLaplaceEvent():
             return event.count / Fraction(event.noise_multiplier)
         case ExponentialEvent() | PermuteAndFlipEvent() | ThresholdedExponentialEvent():
             return 2 * event.count / Fraction(event.noise_multiplier)

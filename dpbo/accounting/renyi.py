@@ -21,6 +21,7 @@ from dpbo.accounting.dominating_pairs import log_mixture
 from dpbo.accounting.roots import moved_until, rising_root
 from dpbo.accounting.selection_pairs import run_profiles
 from dpbo.events import (
+    DiscreteLaplaceEvent,
     Event,
     ExponentialEvent,
     GaussianEvent,
@@ -87,7 +88,7 @@ def curve(event: Event, orders: Array) -> Array | None:
             )
         case PermuteAndFlipEvent() | ThresholdedExponentialEvent():
             one = _response(2.0 / event.noise_multiplier, orders)
-        case L2LaplaceEvent():
+        case L2LaplaceEvent() | DiscreteLaplaceEvent():
             one = _response(1.0 / event.noise_multiplier, orders)
         case PoissonGaussianEvent():
             one = sampled_gaussian(event.noise_multiplier, event.rate, event.relation, orders)

@@ -454,6 +454,7 @@ class Curator(Opaque):
         """
         mechanism = self.in_shares(mechanism)
         question = (list(handles), mechanism, name, reservation, used)
+        most = 0
 
         def charge() -> Charged | None:
             answers = {handle: self._answer(handle) for handle in handles}
@@ -465,11 +466,12 @@ class Curator(Opaque):
             return tuple(map(self._releases.value, handles))
 
         def release(compare: Callable[[], None]) -> tuple[Release, ...]:
-            return self._shared.release(f"release {name}", question, compare, charge, draw)
+            return self._shared.release(f"release {name}", question, compare, charge, draw, most)
 
         with self._lock:
             if not handles:
                 return release(lambda: None)
+            most = max(self._answer(handle)[1].numerators.numel() for handle in handles)
             event = mechanism.event(len(handles))
             # An interrupt may come after the charge.
             with self.protected.charging(

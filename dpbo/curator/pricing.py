@@ -62,6 +62,8 @@ def priced(
     budget: BudgetOrShare,
     slots: int = 1,
     query: Query | None = None,
+    *,
+    in_shares: Callable[[Mechanism], Mechanism] = lambda mechanism: mechanism,
 ) -> Iterator[Kind]:
     """Of each kind that the accounting can pay for, the mechanism with the least noise that the
     budget pays for.
@@ -71,6 +73,8 @@ def priced(
             ledger's.
         query: the question that each slot releases; omitted, one that is charged as the mechanism
             says.
+        in_shares: the noise that each rank draws of a mechanism's (`Ranks.in_shares`), whose event
+            is charged.
 
     Raises:
         UsageError: the accounting can pay for none of these kinds, or for more noise than can be
@@ -80,10 +84,9 @@ def priced(
     available = budget_cost(budget, accounting, ledger.cap)
     found = False
     for kind in kinds:
-        if query is None:
-            event = kind(1.0).event()
-        else:
-            event = query.release_event(kind(1.0).event(), ledger.birth.adjacency)
+        event = in_shares(kind(1.0)).event()
+        if query is not None:
+            event = query.release_event(event, ledger.birth.adjacency)
 
         def with_noise(noise_multiplier: float, count: int = 1, event: Event = event) -> Event:
             return dataclasses.replace(event, noise_multiplier=noise_multiplier, count=count)
@@ -146,9 +149,8 @@ def slot_noise(
     if isinstance(noise, Mechanism):
         mechanism = noise
     elif budget is not None:
-        mechanism = next(
-            priced(ledger, noise if isinstance(noise, tuple) else (noise,), budget, slots, query)
-        )
+        kinds = noise if isinstance(noise, tuple) else (noise,)
+        mechanism = next(priced(ledger, kinds, budget, slots, query, in_shares=in_shares))
     else:
         remedy = "No privacy is the mechanism NoNoise(allow_not_private=True)."
         raise InputError("budget", None, "a Budget, or a share in (0, 1] of the curator's", remedy)

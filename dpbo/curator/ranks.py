@@ -22,7 +22,8 @@ waits on. All ranks and the network between them are trusted: sums are private a
 With `Ranks(trust="sum")` no rank trusts another, nor the network. Each keeps its partial sums and a
 ledger of its own. In a release every rank charges its own ledger, then adds its share of the noise
 and its masks (secure_sum.py), and sends that to all: the total is the release. Nothing that another
-rank sent is unpickled. Whether a step failed somewhere is one bit of all ranks together.
+rank sent is unpickled. Whether a step failed somewhere is one bit of all ranks together; a release
+tells it with its total.
 """
 
 import contextlib
@@ -53,10 +54,9 @@ from dpbo.errors import (
 )
 from dpbo.fingerprint import fingerprint
 from dpbo.mechanisms.choice import ChoiceMechanism
-from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.mechanism import Integers, Mechanism
 from dpbo.mechanisms.no_noise import NoNoise
-from dpbo.mechanisms.shares import GaussianShare, whole
+from dpbo.mechanisms.shares import share_of, whole
 from dpbo.queries.integers import MOST_SUM, MOST_UNITS
 from dpbo.queries.query import Failure, Outcome
 from dpbo.records.labels import ALLOWED, LOOKALIKES, hash_labels
@@ -92,8 +92,8 @@ class Ranks:
         group: a group of torch.distributed; omitted, all processes.
         timeout: how long a rank waits for the slowest one's evaluation before it gives up.
         trust: "all", where every rank and the network may see partial sums; "sum", where they see
-            the noised total alone. Then each rank has a `ledger=` of its own, noise is Gaussian, in
-            shares, and the extra `federated` must be installed.
+            the noised total alone. Then each rank has a `ledger=` of its own, noise is Gaussian or
+            Laplace, in shares, and the extra `federated` must be installed.
         tolerate: with "sum", how many ranks may be curious, silent, or put together what they know.
             The noise's standard deviation is sqrt(ranks / (ranks - tolerate)) times that of one
             process.
@@ -160,6 +160,9 @@ class Ranks:
             )
         # What is asked now, by which masks are keyed.
         self._asked = b""
+        # Of an attempt: whether this rank failed, the numbers of the total that tells the others,
+        # and what was asked.
+        self._untold: tuple[bool, int, bytes] | None = None
         self._masks: Masks | None = None
         if trust == "sum":
             # Its library comes with an extra.
@@ -183,10 +186,11 @@ class Ranks:
         if self._masks is not None:
             failed = error is not None or isinstance(value, Failure)
             word = system_entropy(_LENGTH) if failed else bytes(_LENGTH)
-            all_done = not self._sum(np.frombuffer(word, dtype="<i8"), "failed").any()
+            about = fingerprint((self._asked, "failed"))
+            (words,) = self._sums((np.frombuffer(word, dtype="<i8"), about))
             if error is not None:
                 raise error
-            if not (failed or all_done):
+            if words.any() and not failed:
                 raise RankFailed(None, "an error")
             return cast(T, value)
         mark = _ERROR if error is not None else _FAILURE if isinstance(value, Failure) else _FINE
@@ -195,6 +199,24 @@ class Ranks:
         if worst == _FINE:
             return cast(T, value)
         return self._broadcast(marks.index(worst), value, error)
+
+    def attempt(
+        self, title: str, question: Iterable[Any], work: Callable[[], T], most: int
+    ) -> tuple[T | None, BaseException | None]:
+        """`work()` of this rank, or its error, once all ask the same; with trust="sum" alone.
+        Whether it failed on one goes with the next `total`, of at most `most` numbers, or by
+        `tell`: that saves a message.
+        """
+        self._require_same(title, question)
+        value, error = _attempt(work)
+        self._untold = error is not None, most, self._asked
+        return value, error
+
+    def tell(self) -> None:
+        """Tell how the last attempt went, in a message of the same size as its `total`. Raises
+        RankFailed where it failed on another rank alone.
+        """
+        self._told_with(np.zeros(0, dtype=np.int64), b"")
 
     def run_on_rank_0(self, title: str, question: Iterable[Any], work: Callable[[], T]) -> T:
         """`work()` of rank 0, or its error, on every rank; with trust="sum" each rank's own."""
@@ -255,7 +277,7 @@ class Ranks:
             return [] if grouped or self.world_size == 1 else ["shards-are-disjoint"]
         relayed = [] if self._masks.compared else ["coordinator-relays-keys"]
         followed = f"ranks-follow-the-protocol: all but {self.tolerate} of {self.world_size}"
-        return ["people-are-disjoint", followed, *relayed]
+        return ["people-are-disjoint", followed, "masks-hide-shares", *relayed]
 
     def in_shares(self, mechanism: Mechanism) -> Mechanism:
         """The noise that each rank draws, whatever group it may be a share for. Raises InputError
@@ -264,8 +286,9 @@ class Ranks:
         mechanism = whole(mechanism)
         if self._masks is None or isinstance(mechanism, NoNoise):
             return mechanism
-        if type(mechanism) is not GaussianMechanism:
-            remedy = "Give the Curator accounting=GDPFilter(), which pays for it."
+        share = share_of(mechanism, self.world_size, self.tolerate)
+        if share is None:
+            remedy = "Take one of these."
             if isinstance(mechanism, ChoiceMechanism):
                 remedy = (
                     "A sum shows every score: release all of them with Gaussian noise, and take the"
@@ -274,10 +297,11 @@ class Ranks:
             raise InputError(
                 "mechanism",
                 type(mechanism).__name__,
-                "GaussianMechanism with Ranks(trust='sum'), whose shares add up to a proved law",
+                "GaussianMechanism or LaplaceMechanism with Ranks(trust='sum'): shares of these add"
+                " up to a proved law",
                 remedy,
             )
-        return GaussianShare(mechanism.noise_multiplier, self.world_size, self.tolerate)
+        return share
 
     def add_digests(self, mine: Tensor | None) -> Tensor | None:
         """The sum of all ranks' digests of rows on rank 0, None where one has none; with
@@ -300,10 +324,16 @@ class Ranks:
 
         Raises:
             RanksError: the masks did not cancel.
+            RankFailed: the last `attempt` failed on another rank.
         """
         if self._masks is None:
             return drawn
-        total = self._sum(drawn, law.to_json())
+        about = fingerprint((self._asked, law.to_json()))
+        if self._untold is None:
+            (total,) = self._sums((drawn, about))
+        else:
+            total = self._told_with(drawn, about)
+        total = total.reshape(drawn.shape)
         margin = _FAR * np.asarray(law.std) / np.asarray(law.grid) + self.world_size
         most = MOST_SUM * (np.asarray(quanta) / np.asarray(law.grid)) + margin
         if (np.abs(total.astype(np.float64)) > most).any():
@@ -383,11 +413,30 @@ class Ranks:
             )
         return received
 
-    def _sum(self, numbers: Integers, about: Any) -> Integers:
-        """The sum over ranks, modulo 2^64, of which no rank sees another part."""
+    def _told_with(self, numbers: Integers, about: bytes) -> Integers:
+        """The sum over ranks, in one message with how the last `attempt` went. Where that failed,
+        all words are random, and so are the totals.
+        """
+        assert self._untold is not None
+        failed, most, asked = self._untold
+        self._untold = None
+        sent = np.zeros(1 + most, dtype=np.int64)
+        sent[1 : 1 + numbers.size] = numbers.reshape(-1)
+        if failed:
+            sent = np.frombuffer(system_entropy(_LENGTH * len(sent)), dtype="<i8")
+        done, total = self._sums((sent[:1], fingerprint((asked, "failed"))), (sent[1:], about))
+        if done.any() and not failed:
+            raise RankFailed(None, "an error")
+        return total[: numbers.size]
+
+    def _sums(self, *parts: tuple[Integers, bytes]) -> list[Integers]:
+        """The sums over ranks of several vectors, modulo 2^64, of which no rank sees another part;
+        each with a digest of what it is about.
+        """
         assert self._masks is not None
-        words = self._masks.masked(numbers, fingerprint((self._asked, about)))
-        return self._masks.total(self.all_gather(words)).reshape(numbers.shape)
+        words = [self._masks.masked(numbers, about) for numbers, about in parts]
+        total = self._masks.total(self.all_gather(b"".join(words)))
+        return np.split(total, np.cumsum([numbers.size for numbers, _ in parts])[:-1])
 
     def _count_own_units(self, view: PrivateView, *, public: bool) -> PrivateView:
         """`count_units` where each rank's number stays its own.
@@ -399,7 +448,9 @@ class Ranks:
         most = MOST_UNITS // self.world_size
         if public:
             self._require_same("count units", ())
-            most = total = int(self._sum(np.array([view.units]), "units")[0])
+            about = fingerprint((self._asked, "units"))
+            ((found,),) = self._sums((np.array([view.units]), about))
+            most = total = int(found)
 
         def require_few() -> None:
             if not (view.units <= most <= MOST_UNITS and most > 0):
@@ -450,6 +501,7 @@ class Ranks:
     def _require_same(self, title: str, question: Iterable[Any]) -> None:
         """Raises RanksDisagree, on all ranks, where they ask for different things."""
         self._step = title
+        self._untold = None
         self.steps += 1
         shown = title.encode()[:_TITLE].ljust(_TITLE)
         self._asked = fingerprint((title, *question))

@@ -133,8 +133,11 @@ class SharedLedger:
         compare: Callable[[], None],
         charge: Callable[[], C],
         draw: Callable[[C], T],
+        numbers: int,
     ) -> T:
-        """`draw(charge())` of rank 0, on every rank, after `compare()` of each."""
+        """`draw(charge())` of rank 0, on every rank, after `compare()` of each; `numbers` as in
+        OwnLedger.
+        """
         compare()
         return self.change(title, question, lambda: draw(charge()))
 
@@ -179,9 +182,12 @@ class OwnLedger:
 
     def change(self, title: str, question: Iterable[Any], work: Callable[[], T]) -> T:
         """`work()` of each rank, where all ledgers hold the same entries."""
+        return self._ranks.run_together(*self._asking(title, question), work)
+
+    def _asking(self, title: str, question: Iterable[Any]) -> tuple[str, Iterable[Any]]:
+        """Title and question of a step on ledgers that hold the same entries."""
         head = self.head()
-        shown = f"{title} after entry {self._read} ({head[:8]})"
-        return self._ranks.run_together(shown, (head, *question), work)
+        return f"{title} after entry {self._read} ({head[:8]})", (head, *question)
 
     def on_records(self, title: str, work: Callable[[], T]) -> T:
         """`work()` of each rank, which depends on its own records: where it raises, the others
@@ -196,9 +202,14 @@ class OwnLedger:
         compare: Callable[[], None],
         charge: Callable[[], C],
         draw: Callable[[C], T],
+        numbers: int,
     ) -> T:
-        """`draw(charge())` of each rank, after `compare()`: none draws before all have charged."""
+        """`draw(charge())` of each rank, after `compare()`. None sends anything of its sum before
+        it has charged; where one cannot, it sends random words, and no total is one.
 
+        Args:
+            numbers: how many a total has at most, the same on all ranks.
+        """
         if not self._compared:
             # What refuses a new ledger's first charge on one rank stops it on all.
             self.on_records("compare tables", compare)
@@ -208,9 +219,14 @@ class OwnLedger:
             compare()
             return charge()
 
-        charged = self.change(title, question, compared)
-        self._ranks.key_by(self.head())
-        return draw(charged)
+        charged, error = self._ranks.attempt(*self._asking(title, question), compared, numbers)
+        if error is None:
+            self._ranks.key_by(self.head())
+        if charged is None:
+            self._ranks.tell()
+        if error is not None:
+            raise error
+        return draw(cast(C, charged))
 
     def _catch_up(self) -> None:
         """Add the entries that the longest of all ledgers holds beyond this one's."""

@@ -123,9 +123,14 @@ _ASSUMPTIONS = {
     ),
     "coordinator-relays-keys": (
         "who relays messages between the ranks did not exchange their public keys, whose"
-        " fingerprints were not given. If they were exchanged, each rank's own noised sums are"
-        " seen, so that mu is up to sqrt(ranks - tolerate) times as large, and its number of units"
-        " where that of all is public, and whether it failed, exactly"
+        " fingerprints were not given. If they were exchanged, no masks hide what a rank sends"
+    ),
+    "masks-hide-shares": (
+        "nobody breaks X25519, HKDF-SHA256 or ChaCha20, or reads a rank's memory. Without masks"
+        " each rank's own noised sums are seen: with Gaussian noise mu is up to sqrt(ranks -"
+        " tolerate) times as large; with Laplace noise, of which one share alone is weak, epsilon"
+        " .1 becomes at least 1.79, 4.65 or 10 for ranks - tolerate of 2, 3 or 9. And a rank's"
+        " number of units, where that of all is public, and whether it failed, are seen exactly"
     ),
     "rows-stand-alone": (
         "each protected row was computed from its own record, and from public ones: no scaler,"

@@ -30,6 +30,7 @@ _ACCOUNTING = {
 _MECHANISMS = {
     "gaussian": "Gaussian noise",
     "laplace": "Laplace noise",
+    "discrete-laplace": "Laplace noise in shares of several ranks",
     "l2-laplace": "Laplace noise of a vector's length",
     "exponential": "private choice (exponential mechanism)",
     "permute-and-flip": "private choice (permute-and-flip)",

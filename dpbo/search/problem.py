@@ -297,9 +297,10 @@ def least_noise(
     for together, and the standard deviation of its noise on the first mean.
     """
     kinds: tuple[type[IndependentNoise], ...] = (GaussianMechanism, LaplaceMechanism)
-    payable = next(priced(curator.ledger, kinds, share, releases, query))
+    in_shares = curator.in_shares
+    payable = next(priced(curator.ledger, kinds, share, releases, query, in_shares=in_shares))
     # as it will be drawn
-    mechanism = cast(IndependentNoise, curator.in_shares(payable))
+    mechanism = cast(IndependentNoise, in_shares(payable))
     std = noise_std(curator.ledger, mechanism, query)
     assert std is not None
     return mechanism, float(std[0])

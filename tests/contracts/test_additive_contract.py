@@ -1,4 +1,4 @@
-"""Gaussian noise, alone and in shares, and Laplace noise under the mechanism contract."""
+"""Gaussian and Laplace noise, alone and in shares, under the mechanism contract."""
 
 import dataclasses
 import math
@@ -7,7 +7,7 @@ import numpy as np
 from scipy.stats import laplace, norm
 
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
-from dpbo.mechanisms.shares import GaussianShare
+from dpbo.mechanisms.shares import GaussianShare, LaplaceShare
 from tests.attacks.marks import attack
 from tests.contracts.mechanism_contract import MechanismContract
 
@@ -22,6 +22,12 @@ class TestGaussian(MechanismContract):
 
     def cdf(self, noise, scale):
         return norm.cdf(noise, scale=scale)
+
+
+def in_three(numerators):
+    """Parts of a sum."""
+    whole = np.asarray(numerators)
+    return whole // 3 + 12_345, whole // 7, whole - whole // 3 - whole // 7 - 12_345
 
 
 class HonestShares(GaussianMechanism):
@@ -39,9 +45,7 @@ class HonestShares(GaussianMechanism):
         law = dataclasses.replace(
             distribution, scale=tuple(s / math.sqrt(3) for s in distribution.scale)
         )
-        whole = np.asarray(numerators)
-        parts = (whole // 3 + 12_345, whole // 7, whole - whole // 3 - whole // 7 - 12_345)
-        return sum(self.share._sample(part, quanta, law, entropy) for part in parts)
+        return sum(self.share._sample(part, quanta, law, entropy) for part in in_three(numerators))
 
 
 @attack("A1", "A2")
@@ -63,6 +67,28 @@ class TestLaplace(MechanismContract):
 
     def mechanism(self):
         return LaplaceMechanism(3.0)
+
+    def cdf(self, noise, scale):
+        return laplace.cdf(noise, scale=scale)
+
+
+class HonestLaplaceShares(LaplaceShare):
+    """The same of Laplace noise, whose shares have the scale of their total."""
+
+    def _sample(self, numerators, quanta, distribution, entropy):
+        return sum(
+            LaplaceShare._sample(self, part, quanta, distribution, entropy)
+            for part in in_three(numerators)
+        )
+
+
+@attack("A1", "A2")
+class TestLaplaceShares(MechanismContract):
+    covers = LaplaceShare
+    norm = "l1"
+
+    def mechanism(self):
+        return HonestLaplaceShares(3.0, ranks=5, tolerate=2)
 
     def cdf(self, noise, scale):
         return laplace.cdf(noise, scale=scale)

@@ -1263,17 +1263,107 @@ SABOTAGES = (
         new="honest = self.ranks",
         test=(
             "tests/unit/mechanisms/test_shares.py"
-            "::test_the_total_has_its_law_and_as_many_silent_ranks_as_are_tolerated_leave_sigma"
+            "::test_the_total_has_its_law_and_tolerated_silent_ranks_leave_that_of_the_charge"
+        ),
+    ),
+    Sabotage(
+        "silent ranks count for Laplace noise",
+        where="dpbo.mechanisms.shares:LaplaceShare.noise",
+        old="honest = self.ranks - self.tolerate",
+        new="honest = self.ranks",
+        test=(
+            "tests/unit/mechanisms/test_shares.py"
+            "::test_the_total_has_its_law_and_tolerated_silent_ranks_leave_that_of_the_charge"
+        ),
+    ),
+    Sabotage(
+        "ranks round to the grid and nobody pays for it",
+        where="dpbo.mechanisms.shares:LaplaceShare.distribution",
+        old="left = 1 - coordinates * Fraction(self.noise_multiplier) / _LEAST_STEPS",
+        new="left = Fraction(1)",
+        test=(
+            "tests/unit/mechanisms/test_shares.py"
+            "::test_whatever_a_unit_moves_is_paid_for_with_each_ranks_rounding_to_the_grid"
+        ),
+    ),
+    Sabotage(
+        "Laplace noise on a grid is charged as continuous noise",
+        where="dpbo.mechanisms.shares:LaplaceShare",
+        old="kind: ClassVar[type[Event]] = DiscreteLaplaceEvent",
+        new="pass",
+        test=(
+            "tests/unit/mechanisms/test_shares.py"
+            "::test_the_loss_on_a_grid_is_more_than_that_of_continuous_laplace_noise"
+        ),
+    ),
+    Sabotage(
+        "a budget pays for continuous noise and ranks draw on a grid",
+        where="dpbo.curator.pricing:priced",
+        old="event = in_shares(kind(1.0)).event()",
+        new="event = kind(1.0).event()",
+        test=(
+            "tests/unit/mechanisms/test_shares.py"
+            "::test_what_a_budget_pays_for_is_priced_as_what_ranks_draw"
+        ),
+    ),
+    Sabotage(
+        "the parameter of a discrete Laplace law is not rounded up",
+        where="dpbo.mechanisms.polya:parameter",
+        old="* ROUND_UP",
+        new="",
+        test=(
+            "tests/unit/mechanisms/test_polya.py"
+            "::test_the_parameter_is_rounded_up_so_that_the_price_holds"
+        ),
+    ),
+    Sabotage(
+        "floats decide the numbers of a Laplace share next to an edge",
+        where="dpbo.mechanisms.polya:logarithmic",
+        old="for i in np.flatnonzero(~np.isfinite(high) | (low != high)):",
+        new="for i in np.flatnonzero(~np.isfinite(high)):",
+        test=(
+            "tests/unit/mechanisms/test_polya.py"
+            "::test_a_number_next_to_an_edge_waits_for_the_bits_that_decide_it"
+        ),
+    ),
+    Sabotage(
+        "64 bits decide how many numbers a Laplace share adds up",
+        where="dpbo.mechanisms.polya:poisson",
+        old="for i in np.flatnonzero(surely != perhaps):",
+        new="for i in range(0):",
+        test=(
+            "tests/unit/mechanisms/test_polya.py"
+            "::test_a_count_next_to_a_tail_waits_for_the_bits_that_decide_it"
         ),
     ),
     Sabotage(
         "hospitals send sums without masks",
-        where="dpbo.curator.ranks:Ranks._sum",
-        old="self._masks.masked(numbers, fingerprint((self._asked, about)))",
+        where="dpbo.curator.ranks:Ranks._sums",
+        old="self._masks.masked(numbers, about)",
         new="numbers.astype('<i8').tobytes()",
         test=(
             "tests/slow/ranks/test_hospitals.py"
             "::test_no_message_holds_a_partial_sum_a_share_or_a_total_without_noise"
+        ),
+    ),
+    Sabotage(
+        "a rank that could not charge sends no random words",
+        where="dpbo.curator.ranks:Ranks._told_with",
+        old="if failed:",
+        new="if False:",
+        test=(
+            "tests/slow/ranks/test_hospitals.py"
+            "::test_where_one_rank_cannot_charge_the_others_read_a_random_word"
+        ),
+    ),
+    Sabotage(
+        "a total is released where a rank could not charge",
+        where="dpbo.curator.ranks:Ranks._told_with",
+        old="if done.any() and not failed:",
+        new="if False:",
+        test=(
+            "tests/slow/ranks/test_hospitals.py"
+            "::test_where_one_rank_cannot_charge_the_others_read_a_random_word"
         ),
     ),
     Sabotage(
@@ -1366,7 +1456,7 @@ SABOTAGES = (
     Sabotage(
         "a search plans with less noise than hospitals add",
         where="dpbo.search.problem:least_noise",
-        old="curator.in_shares(payable)",
+        old="cast(IndependentNoise, in_shares(payable))",
         new="payable",
         test=(
             "tests/slow/ranks/test_hospitals.py"

@@ -14,22 +14,28 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import scipy.stats
 import torch
 import torch.distributed as dist
+from sklearn.linear_model import LogisticRegression
 
-from dpbo import Adjacency, Budget, Curator, Ranks
+from dpbo import Adjacency, Budget, Curator, DPSearch, Ranks
+from dpbo.accounting.filters import PureFilter
 from dpbo.curator.secure_sum import Masks
 from dpbo.entropy import system_entropy
-from dpbo.errors import PrivacyError
+from dpbo.errors import LedgerUnavailable, PrivacyError
+from dpbo.gibo.algorithm import choose_start
 from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.shares import GaussianShare
-from dpbo.papers.em import DPGaussianMixture
+from dpbo.papers.em import DPGaussianMixture, DPKMeans, DPLloyd
 from dpbo.queries import CandidateScores, ClippedSum
+from dpbo.search import Auto
 from dpbo.search.problem import least_noise
 from dpbo.testing import SeededEntropy
-from tests.setups import first_column, of
+from examples.hospitals import patients
+from tests.setups import charges, first_column, of
 from tests.slow.ranks.jobs import (
     NOISE,
     D,
@@ -38,6 +44,7 @@ from tests.slow.ranks.jobs import (
     dealt,
     exact,
     gibo,
+    loss,
     mean,
     met_by,
     objective,
@@ -125,6 +132,66 @@ def released(ranks, folder):
     }
 
 
+def laplace(ranks, folder):
+    """Pure privacy: a mean, an objective, and k-means by Lloyd's algorithm."""
+    curator = opened(
+        ranks,
+        budget=Budget(9.0, 0.0),
+        accounting=PureFilter(),
+        entropy=SeededEntropy(ranks.rank),
+        **own(folder, ranks),
+    )
+    asked = objective(curator, budget=0.2)
+    lloyd = DPLloyd(2, budget=0.5, radius=4.0, dimension=D, max_iter=2, random_state=0).fit(curator)
+    first = curator.release(mean(), LaplaceMechanism(20.0))
+    return {
+        "first": [first.value.tolist(), first.variance.tolist(), list(first.lattice)],
+        "objective": [part.tolist() for part in asked(at(0.25))],
+        "lloyd": lloyd.cluster_centers_.tolist(),
+        "events": [charge["event"]["mechanism"] for charge in charges(curator.ledger)],
+        "assumptions": sorted(curator.statement().assumptions),
+        "spent": str(curator.spent),
+    }
+
+
+def searches(ranks, folder):
+    """Searches of every strategy: what each recommends, or says to take instead."""
+    public = patients(0, 80)
+    curator = Curator(
+        patients(1 + ranks.rank, 100),
+        unit="patient",
+        adjacency="replace-one",
+        budget=Budget.gdp(8.0),
+        schema=public,
+        ranks=ranks,
+        **own(folder, ranks),
+    )
+
+    def searched(strategy):
+        search = DPSearch(
+            LogisticRegression(),
+            {"C": scipy.stats.loguniform(1e-3, 1e2)},
+            budget=0.1,
+            n_iter=4,
+            strategy=strategy,
+            name=str(strategy),
+            verbose=0,
+            random_state=0,
+        )
+        return search.fit(*public, X_val=curator).best_params_
+
+    found = [searched(each) for each in (Auto(first="weighted_cv"), "weighted_cv", "bo")]
+    before = len(charges(curator.ledger))
+    met = met_by(
+        lambda: searched("choice"),
+        lambda: searched(Auto(first="choice")),
+        lambda: choose_start(opened(ranks), loss, at(0.25, 2), loss_range=(0.0, 3.0), budget=0.5),
+    )
+    means = DPKMeans(2, budget=0.1, radius=4.0, dimension=D, max_iter=2, random_state=0)
+    centers = means.fit(opened(ranks)).cluster_centers_.tolist()
+    return [found, met, len(charges(curator.ledger)) - before, centers]
+
+
 def dies(who, message):
     """The search, in which one rank kills itself before it sends this message."""
 
@@ -202,6 +269,27 @@ def garbage(ranks, folder):
     return [value, told, again, entries, met_by(lambda: curator.release(mean(), NOISE))]
 
 
+def unpaid(ranks, folder):
+    """Rank 1 cannot write to its ledger when it is to charge; what the others read of the total."""
+    curator = opened(ranks, **own(folder, ranks))
+    handle = curator.evaluate(mean())
+    opens = Masks.total
+    read = []
+
+    def full(*_arguments, **_named):
+        raise LedgerUnavailable("the disk is full")
+
+    def noted_total(rows):
+        read.append(opens(rows))
+        return read[-1]
+
+    if ranks.rank == 1:
+        Ledger.charge = full  # type: ignore[method-assign]
+    Masks.total = staticmethod(noted_total)  # type: ignore[method-assign]
+    (met,) = met_by(lambda: curator.release(handle, NOISE))
+    return [met[0], np.abs(read[-1].astype(np.float64)).tolist(), len(charges(curator.ledger))]
+
+
 def other_ledger(ranks, folder):
     """Another program writes to one rank's ledger; then all start again, on this one, on one that
     was lost, on a longer one of another past, with a lost one beside it, on a void one, on one
@@ -274,7 +362,6 @@ def refused(ranks, folder):
 
     choice = CandidateScores(lambda c, r: r[:, 0] * c, [0.1, 0.2], score_range=(0.0, 1.0))
     met = met_by(
-        lambda: curator.release(mean(), LaplaceMechanism(20.0)),
         lambda: curator.release(choice, PermuteAndFlipMechanism(20.0)),
         lambda: curator.evaluate(mean(fails)),
         lambda: curator.reserve("much", GaussianMechanism(0.01).event(), slots=100),
@@ -342,9 +429,12 @@ def many(ranks, folder, count=6000, together=100):
 JOBS: dict[str, tuple[int, Any]] = {
     "exact": (3, lambda ranks, _: exact(ranks)),
     "released": (3, released),
+    "laplace": (3, laplace),
+    "searches": (3, searches),
     "killed": (3, dies(1, 22)),
     "again": (3, run),
     "garbage": (3, garbage),
+    "unpaid": (3, unpaid),
     "other ledger": (3, other_ledger),
     "refused": (3, refused),
     "many": (3, many),

@@ -14,6 +14,7 @@ import pytest
 from dpbo import Budget, events
 from dpbo.accounting import ZCDPFilter, event_costs, renyi
 from dpbo.events import (
+    DiscreteLaplaceEvent,
     Event,
     ExponentialEvent,
     GaussianEvent,
@@ -66,6 +67,7 @@ KINDS = {
         half_square,
     ),
     "laplace": (lambda s: LaplaceEvent(1 / s, SLOTS), laplace, lambda s: s - 1 + mpmath.exp(-s)),
+    "discrete-laplace": (lambda s: DiscreteLaplaceEvent(1 / s, SLOTS), response, half_square),
     "l2-laplace": (lambda s: L2LaplaceEvent(1 / s, SLOTS), response, half_square),
     "permute-and-flip": (lambda s: PermuteAndFlipEvent(2 / s, SLOTS), response, half_square),
     "thresholded exponential": (

@@ -11,8 +11,13 @@ import scipy.stats
 import torch
 
 from dpbo import Budget, Curator
-from dpbo.mechanisms import GaussianMechanism
-from dpbo.mechanisms.shares import GaussianShare
+from dpbo.accounting import compose
+from dpbo.accounting.filters import PureFilter, ZCDPFilter
+from dpbo.curator.pricing import priced
+from dpbo.errors import InputError
+from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
+from dpbo.mechanisms.polya import parameter
+from dpbo.mechanisms.shares import GaussianShare, LaplaceShare
 from dpbo.privacy import Sensitivity
 from dpbo.queries import ClippedMean
 from dpbo.testing import SeededEntropy
@@ -75,9 +80,9 @@ def test_the_share_is_rounded_up_in_exact_fractions():
         assert 2**20 <= law.scale[0] / law.grid[0] < 2**21
 
 
-def totals(adding, draws):
-    """Noise of the total of four ranks, of which so many add their share; in units of sigma."""
-    share = GaussianShare(1.0, ranks=4, tolerate=1)
+def totals(kind, adding, draws):
+    """Noise of the total of four ranks, of which so many add their share; at scale 1."""
+    share = kind(1.0, ranks=4, tolerate=1)
     law = share.distribution(ONE, QUANTA)
     wide = type(law)(law.name, law.scale * draws, law.std * draws, law.grid * draws)
     exact = np.full(draws, 123_456_789)
@@ -91,17 +96,126 @@ def totals(adding, draws):
     return (total - 4 * exact[0] / steps) * law.grid[0]
 
 
+GAUSSIAN = {4: scipy.stats.norm(scale=(4 / 3) ** 0.5), 3: scipy.stats.norm}
+LAPLACE = {3: scipy.stats.laplace}
+
+
+@pytest.mark.parametrize(("kind", "laws"), [(GaussianShare, GAUSSIAN), (LaplaceShare, LAPLACE)])
 @attack("A9")
-def test_the_total_has_its_law_and_as_many_silent_ranks_as_are_tolerated_leave_sigma():
+def test_the_total_has_its_law_and_tolerated_silent_ranks_leave_that_of_the_charge(kind, laws):
     draws = 100_000
-    for adding, std in ((4, (4 / 3) ** 0.5), (3, 1.0)):
-        noise = totals(adding, draws)
-        ends = scipy.stats.norm.ppf(np.arange(1, 64) / 64) * std
+    for adding, law in laws.items():
+        noise = totals(kind, adding, draws)
+        ends = law.ppf(np.arange(1, 64) / 64)
         counts = np.bincount(np.searchsorted(ends, noise), minlength=64)
         assert scipy.stats.chisquare(counts).pvalue > LEVEL
-        # A standard deviation three hundredths off would be seen.
+        # A scale three hundredths off would be seen.
         wrong = np.bincount(np.searchsorted(ends * 1.03, noise), minlength=64)
         assert scipy.stats.chisquare(wrong).pvalue < LEVEL
+
+
+@attack("A9")
+def test_the_laplace_total_of_all_has_the_quantiles_and_deviation_that_are_stated():
+    draws = 100_000
+    share = LaplaceShare(1.0, ranks=4, tolerate=1)
+    upper = [share.exceeded(cell / 64) for cell in range(1, 33)]
+    ends = np.array([-each for each in upper] + upper[-2::-1])
+    simulated = share.simulated(draws, np.random.default_rng(0))
+    for noise in (totals(LaplaceShare, 4, draws), simulated):
+        counts = np.bincount(np.searchsorted(ends, noise), minlength=64)
+        assert scipy.stats.chisquare(counts).pvalue > LEVEL
+        assert noise.std() == pytest.approx(share.std(1), rel=0.02)
+    alone = LaplaceShare(1.0, ranks=2, tolerate=1)
+    whole = LaplaceMechanism(1.0)
+    assert alone.exceeded(1e-9) > share.exceeded(1e-9) > whole.exceeded(1e-9)
+
+
+def polya(m, scale, reach=2000):
+    """The law of one share, from -reach to reach, and the exponential's rate of the total."""
+    L = parameter(scale)
+    law = scipy.stats.nbinom(1 / m, np.exp(-L)).pmf(np.arange(reach + 1))
+    return np.convolve(law, law[::-1]), -np.log(-np.expm1(-L))
+
+
+@attack("A9")
+def test_as_many_laplace_shares_as_count_are_the_discrete_laplace_law_and_more_tell_no_more():
+    """From outside: by the negative binomials' own probabilities, at a scale of eight steps."""
+    reach, scale = 2000, 8.0
+    for m in (2, 3):
+        share, rate = polya(m, scale, reach)
+        total = share
+        for _ in range(m - 1):
+            total = np.convolve(total, share)
+        middle = len(total) // 2
+        n = np.arange(-200, 201)
+        law = np.tanh(rate / 2) * np.exp(-rate * np.abs(n))
+        assert np.abs(total[middle + n] / law - 1).max() < 1e-9
+        for moved in (1, 3, 20):
+            for shares in (total, np.convolve(total, share)):
+                middle = len(shares) // 2
+                losses = np.log(shares[middle + n] / shares[middle + n - moved])
+                assert np.abs(losses).max() <= moved / scale * (1 + 1e-9)
+            # What a receiver learns where nothing hides it.
+            alone = np.log(share[reach] / share[reach + moved])
+            assert alone > 1.3 * moved / scale
+
+
+@pytest.mark.parametrize("multiplier", [0.01, 3.0, 900.0])
+@attack("A9")
+def test_whatever_a_unit_moves_is_paid_for_with_each_ranks_rounding_to_the_grid(multiplier):
+    """Each of d coordinates moves just over a step's edge, and one of them by all that is left."""
+    for d in (1, 5, 257):
+        unit = Sensitivity(7.0, 3.0, 2.0, (1.0, 0.3, 100.0)[:d] + (1.0,) * (d - 3))
+        law = LaplaceShare(multiplier, ranks=5, tolerate=2).distribution(unit, QUANTA * d)
+        steps = [Fraction(s) / Fraction(h) for s, h in zip(law.scale, law.grid, strict=True)]
+        with mpmath.workdps(40):
+            rates = [
+                -mpmath.log(-mpmath.expm1(-mpmath.mpf(parameter(float(each))))) for each in steps
+            ]
+            most = max(
+                rate * mpmath.mpf(7.0) * u / h
+                for rate, u, h in zip(rates, unit.scale, law.grid, strict=True)
+            )
+            paid = 1 / mpmath.mpf(multiplier)
+            assert most + mpmath.fsum(rates) <= paid
+            assert most >= 0.6 * paid
+
+
+def test_noise_that_rounding_would_use_up_is_refused():
+    share = LaplaceShare(2.0**11, ranks=3, tolerate=1)
+    share.distribution(Sensitivity(1.0, 1.0, 1.0), QUANTA * 511)
+    with pytest.raises(InputError, match="below 1048576 / 512"):
+        share.distribution(Sensitivity(1.0, 1.0, 1.0), QUANTA * 512)
+
+
+@attack("A9", "A15")
+def test_the_loss_on_a_grid_is_more_than_that_of_continuous_laplace_noise():
+    """Two totals a scale of four steps apart: the profile that is charged is no less."""
+    event = LaplaceShare(1.0, ranks=4, tolerate=1).event()
+    a = np.exp(-0.25)
+    n = np.arange(-300, 301)
+    law = (1 - a) / (1 + a) * a ** np.abs(n)
+    there = (1 - a) / (1 + a) * a ** np.abs(n - 4)
+    delta = float(np.maximum(law - np.exp(0.9) * there, 0).sum())
+    charged = compose([event], delta=delta).pld
+    continuous = compose([LaplaceMechanism(1.0).event()], delta=delta).pld
+    assert charged >= 0.9 > continuous
+
+
+@pytest.mark.parametrize("accounting", [PureFilter(), ZCDPFilter()])
+@attack("A15")
+def test_what_a_budget_pays_for_is_priced_as_what_ranks_draw(accounting):
+    budget = Budget(1.0, 0.0 if isinstance(accounting, PureFilter) else 1e-6)
+    curator = Curator(
+        torch.zeros(50, 1), unit="u", adjacency="replace-one", budget=budget, accounting=accounting
+    )
+
+    def in_shares(mechanism):
+        return LaplaceShare(mechanism.noise_multiplier, ranks=4, tolerate=1)
+
+    (least,) = priced(curator.ledger, [LaplaceMechanism], 1.0, 10, in_shares=in_shares)
+    (paid,), (cap,) = accounting.cost(in_shares(least).event(10)).parts, curator.ledger.cap.parts
+    assert 0.99 * cap <= paid <= cap
 
 
 @attack("A9", "A12")
