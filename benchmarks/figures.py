@@ -12,13 +12,14 @@ import pathlib
 import re
 import statistics
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jinja2
 
 from benchmarks.harness import table as markdown
 from benchmarks.harness import table_of
 from benchmarks.papers.dpem_paper import joint
+from benchmarks.papers.verdicts import verdict
 from benchmarks.zoo.__main__ import AUC, AUTO, CELLS, FREE, OPEN, ROUNDING
 from dpbo.planning import noise_table
 
@@ -103,6 +104,15 @@ class Figures:
         """The mean of a row, and its standard error in brackets."""
         return f"{self.row(f'{place} > mean', how)} ({self.row(f'{place} > se', how)})"
 
+    def verdict(
+        self, place: str, printed: Literal["below", "above"] | float, within: float = 0.0
+    ) -> str:
+        """What a row of paired differences says of a paper's claim: `papers.verdicts`."""
+        row = self.value(place)
+        return verdict(
+            row["mean"], row["se"], printed=printed, within=within, replications=row["n"]
+        )
+
     def above_wanted(self) -> str:
         """The rows of speed beside peers that are above what is wanted, with both figures."""
         found = []
@@ -132,16 +142,31 @@ class Figures:
         return self.value(place).split()[0]
 
     def gap(self, experiment: str, claim: str) -> str:
-        """The difference that decides a claim of DP-GIBO's experiments, whose words begin
-        so: its mean, its 95 % interval, and how often it is below 0.
+        """The paired difference that decides a claim of DP-GIBO's experiments, whose words begin
+        so, and its standard error in brackets.
         """
-        found = [
-            finding["measured"]
-            for finding in self.value(f"dpgibo > {experiment} > findings")
-            if finding["claim"].startswith(claim)
+        gap = self._finding(experiment, claim)["gap"]
+        return f"{gap['mean']:+.2g} ({gap['se']:.2g})"
+
+    def claimed(self, experiment: str, claim: str) -> str:
+        """Whether the replications bear this claim out."""
+        found = self._finding(experiment, claim)
+        gap = found["gap"]
+        asked = {name: found[name] for name in ("printed", "within")}
+        return verdict(gap["mean"], gap["se"], replications=gap["n"], **asked)
+
+    def beside(self, baseline: str, n: int) -> str:
+        """In how many cells of n people DP-GIBO's excess loss is below this baseline's, and in how
+        many above, by more than chance.
+        """
+        told = [
+            verdict(gap["mean"], gap["se"], printed="below", replications=gap["n"])
+            for cell in self.value("dpgibo > baselines > cells")
+            for gap in [cell["gaps"][baseline]]
+            if cell["n"] == n
         ]
-        (measured,) = found
-        return measured.rpartition("; ")[2]
+        lower, higher = (told.count(word) for word in ("reproduced", "differs"))
+        return f"below in {lower} of {len(told)}, above in {higher}"
 
     def table(self, name: str) -> str:
         """A table by its name in `TABLES`, or else the rows at a place."""
@@ -205,6 +230,15 @@ class Figures:
         """
         deviation = 2 / _FACES * math.sqrt(2 * math.log(1.25 / 1e-4))
         return f"{1 / deviation:.0f}"
+
+    def _finding(self, experiment: str, claim: str) -> Row:
+        found = [
+            finding
+            for finding in self.value(f"{experiment} > findings")
+            if finding["claim"].startswith(claim)
+        ]
+        (one,) = found
+        return one
 
     def _file(self, name: str) -> Any:
         if name not in self._opened:
@@ -304,20 +338,34 @@ def _noisy(figures: Figures) -> str:
         [name, each["mean"], each["se"], each["median"]]
         for name, each in figures.value("dpgibo > noisy > losses").items()
     ]
-    header = ["true loss, ten seeds", "mean", "standard error", "median"]
-    return markdown(header, rows)
+    return markdown(["true loss", "mean", "standard error", "median"], rows)
 
 
 def _starts(figures: Figures) -> str:
     """4.3 with other settings, on fresh seeds."""
     found = figures.value("dpgibo_settings > settings")
-    claims = {each["claim"]: each["measured"] for each in found["findings"]}
+    gaps = {each["claim"]: each["gap"] for each in found["findings"]}
     rows = []
     for name, each in found["losses"].items():
-        gap = claims.get(f"{name}: below random search", "")
-        rows.append([name, each["mean"], each["median"], gap.replace("below in ", "")])
-    header = ["mu = 1, 275 evaluations", "mean", "median"]
-    return markdown([*header, "minus random [95 %], how often below"], rows)
+        gap = gaps.get(f"{name}: below random")
+        shown = f"{gap['mean']:+.2g} ({gap['se']:.2g})" if gap else ""
+        rows.append([name, each["mean"], each["median"], shown])
+    header = ["mu = 1, 275 evaluations", "mean", "median", "minus random (standard error)"]
+    return markdown(header, rows)
+
+
+def _baselines(figures: Figures) -> str:
+    """DP-GIBO beside zeroth-order descent and DP-SGD: excess losses, and DP-GIBO's less theirs."""
+    cells = figures.value("dpgibo > baselines > cells")
+    rows = []
+    for cell in cells:
+        row = [f"{cell['d']}, {cell['n']:,}", cell["losses"]["DP-GIBO"]["n"], cell["start"]]
+        for name, each in cell["losses"].items():
+            gap = cell["gaps"].get(name)
+            minus = f"; {gap['mean']:+.2g} ({gap['se']:.1g})" if gap else ""
+            row.append(f"{each['mean']:.2g}{minus}")
+        rows.append(row)
+    return markdown(["d, people", "runs", "start", *cells[0]["losses"]], rows)
 
 
 def _zoo_in_short(figures: Figures) -> str:
@@ -475,6 +523,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "regrets by r": _regrets_by_r,
     "noisy observations": _noisy,
     "ways for 4.3": _starts,
+    "baselines": _baselines,
     "zoo in short": _zoo_in_short,
     "zoo kept back": _zoo_kept_back,
     "tested in short": _tested_in_short,

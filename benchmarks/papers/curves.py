@@ -52,7 +52,7 @@ def of(runs: Sequence[Any], quantity: str, *labels: str) -> dict[str, list[list[
     """
     names = {label: f"{quantity}, {label}" for label in labels}
     return {
-        label: [run.curves[name] for run in runs]
+        label: [run.curves[name] for run in runs if name in run.curves]
         for label, name in names.items()
         if name in runs[0].curves
     }

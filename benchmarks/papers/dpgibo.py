@@ -1,18 +1,20 @@
 """DP-GIBO's experiments (arXiv 2502.06044, sections 4.1 to 4.4 and C.5): what of the paper is
 reproduced, and what is not.
 
-    python -m benchmarks.papers.dpgibo --experiment 4.3 --replications 50 --json FILE
+    python -m benchmarks.papers.dpgibo --experiment 4.3 --json FILE
 
 4.1 location of a normal, 4.2 Huber regression against noisy gradient descent, 4.3 length-scales of
-a Gaussian process at many privacy levels, 4.4 a support vector machine with 33 hyperparameters,
-noisy: 4.3 with noisy observations (C.5). Beside every one of them the search that a
-PrivateObjective makes private (TuRBO, qLogNEI), at the same mu and the same number of evaluations.
-settings: 4.3 again, with the recommended settings changed one at a time.
+a Gaussian process at several privacy levels, 4.4 a support vector machine with 33 hyperparameters,
+noisy: 4.3 with noisy observations (C.5). settings: 4.3 with the recommended settings changed one at
+a time. baselines: private zeroth-order descent and DP-SGD in up to 300 dimensions; 4.3 and 4.4 have
+DPZero, too. --searches adds to every experiment the search that a PrivateObjective makes
+private (TuRBO, qLogNEI), at the same mu and number of evaluations: minutes a replication.
 
 Every method sees the same records and begins at the same point; losses are true means over the
-records, without noise, of what a method recommends. Differences are paired, with 95 % t intervals.
-What the paper leaves open (steps of 4.1 and 4.2, how the data of 4.3 and 4.4 are made) and the
-settings called "tuned" were chosen on seeds 100 to 119; figures are for seeds 0, 1, ...
+records, without noise, of what a method recommends. A claim's verdict follows from the paired
+differences of the replications (`papers.verdicts`). What the paper leaves open (steps of 4.1 and
+4.2, how the data of 4.3 and 4.4 are made) and the settings called "tuned" were chosen on seeds 100
+to 119; figures are for seeds 0, 1, ...
 """
 
 import dataclasses
@@ -20,61 +22,62 @@ import pathlib
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from benchmarks.harness import Difference, band, difference, options, record, table
+import numpy as np
+
+from benchmarks.harness import band, mean_and_error, options, record, table
+from benchmarks.papers import dpgibo_baselines
 from benchmarks.papers import dpgibo_experiments as experiments
 from benchmarks.papers import dpgibo_problems as problems
 from benchmarks.papers.curves import Panel, draw, of
 from benchmarks.papers.dpgibo_experiments import Replication, Sizes
+from benchmarks.papers.verdicts import verdict
 
 Columns = dict[str, list[float]]
 
 
 class Finding(NamedTuple):
-    """A claim, what was measured, and whether it holds: yes, NO, or only in the mean, within the
-    interval.
-    """
+    """A claim about a paired difference, its values, and what `verdict` is asked."""
 
     claim: str
-    measured: str
-    holds: bool | str
+    gap: list[float]
+    printed: Literal["below"] | float = "below"
+    within: float = 0.0
+
+    def told(self) -> tuple[str, float, float, str]:
+        """The claim, the mean difference, its standard error and the verdict."""
+        mean, error = mean_and_error(self.gap)
+        asked: dict[str, Any] = {"printed": self.printed, "within": self.within}
+        return self.claim, mean, error, verdict(mean, error, replications=len(self.gap), **asked)
 
 
-def below(claim: str, a: list[float], b: list[float]) -> Finding:
-    """The claim that a is below b."""
-    gap = difference(a, b)
-    return Finding(
-        claim, str(gap), True if gap.better else "in the mean" if gap.mean < 0 else False
-    )
+def below(claim: str, a: Sequence[float], b: Sequence[float] | float) -> Finding:
+    """The claim that a is below b, in the replications that have both: the first ones."""
+    if not isinstance(b, float):
+        count = min(len(a), len(b))
+        a, b = a[:count], b[:count]
+    return Finding(claim, np.subtract(a, b).tolist())
 
 
 def findings_of_location(losses: Columns, extra: Columns) -> list[Finding]:
     """4.1: convergence, oscillation by mu, bias against noise."""
-    near = losses["GIBO paper, mu 2"]
-    far = losses["GIBO paper, mu 0.5"]
-    start, bias, noise = (
-        statistics.median(values)
-        for values in (losses["start"], extra["bias, mu 0.5"], extra["noise, mu 0.5"])
-    )
-    wide, narrow = (statistics.median(extra[f"oscillation, mu {mu}"]) for mu in ("0.5", "2"))
-    worst = max(statistics.median(near), statistics.median(far))
+    half = np.divide(losses["start"], 2).tolist()
     return [
-        Finding(
-            "both levels move to the estimate",
-            f"median excess {worst:.3g} of {start:.3g} at the start",
-            worst < start / 2,
+        *(
+            below(f"mu = {mu} at less than half of the start's excess", losses[name], half)
+            for mu, name in (("0.5", "GIBO paper, mu 0.5"), ("2", "GIBO paper, mu 2"))
         ),
-        Finding(
-            "mu = 0.5 oscillates more than mu = 2",
-            f"median distance {wide:.3g} against {narrow:.3g}",
-            wide > narrow,
+        below(
+            "mu = 2 oscillates less than mu = 0.5",
+            extra["oscillation, mu 2"],
+            extra["oscillation, mu 0.5"],
         ),
-        below("mu = 2 ends lower", near, far),
-        Finding(
-            "the gradient's bias is negligible beside the noise",
-            f"{bias:.2g} against {noise:.2g}",
-            bias < 0.1 * noise,
+        below("mu = 2 ends lower", losses["GIBO paper, mu 2"], losses["GIBO paper, mu 0.5"]),
+        below(
+            "the gradient's bias is below a tenth of the noise",
+            extra["bias, mu 0.5"],
+            np.divide(extra["noise, mu 0.5"], 10).tolist(),
         ),
     ]
 
@@ -82,129 +85,68 @@ def findings_of_location(losses: Columns, extra: Columns) -> list[Finding]:
 def findings_of_huber(losses: Columns, extra: Columns) -> list[Finding]:
     """4.2: the lag at first, and the same end."""
     times = sorted(int(name.split()[-1]) for name in extra if name.startswith("GIBO at"))
-    gaps = [difference(extra[f"GIBO at {t}"], extra[f"DP-GD at {t}"]) for t in times]
-    equal = not (gaps[-1].worse or gaps[-1].better)
-    spread = statistics.median(losses["GIBO paper, mu 1"]) / max(
-        statistics.median(losses["GIBO paper, mu inf"]), 1e-12
-    )
-    gone = statistics.median(losses["GIBO paper, mu 1"]) / statistics.median(losses["start"])
+    lags = [np.subtract(extra[f"GIBO at {t}"], extra[f"DP-GD at {t}"]) for t in times]
+    private = losses["GIBO paper, mu 1"]
+    tenth = statistics.fmean(losses["DP-GD, mu 1"]) / 10
     return [
-        Finding(
-            "DP-GIBO moves to the true parameter",
-            f"median excess falls to {100 * gone:.0f} % of the start's",
-            gone < 0.5,
-        ),
         below(
-            f"DP-GD is ahead of DP-GIBO at first (after {times[0]} steps)",
-            extra[f"DP-GD at {times[0]}"],
-            extra[f"GIBO at {times[0]}"],
+            "DP-GIBO at less than half of the start's excess",
+            private,
+            np.divide(losses["start"], 2).tolist(),
         ),
-        Finding(
-            f"the lag shrinks (after {times[1]} steps)", str(gaps[1]), gaps[1].mean < gaps[0].mean
-        ),
-        Finding(f"both are equally good in the end (after {times[-1]})", str(gaps[-1]), equal),
-        Finding(
-            "the private path wavers about the optimum",
-            f"median excess {spread:.3g} times the non-private one's",
-            spread > 1,
+        Finding("DP-GD is ahead of DP-GIBO at first", (-lags[0]).tolist()),
+        Finding("the lag shrinks", (lags[1] - lags[0]).tolist()),
+        Finding("both are equally good in the end", lags[-1].tolist(), 0.0, tenth),
+        below("the private path wavers about the optimum", losses["GIBO paper, mu inf"], private),
+        below(
+            "the estimated gradient is shorter than the true one at first",
+            extra["estimated length over true, first 5 steps"],
+            1.0,
         ),
     ]
 
 
 def findings_of_tuning(losses: Columns, _: Columns) -> list[Finding]:
-    """4.3: against non-private search, itself without privacy, and the levels in order."""
+    """4.3: against searches without privacy, itself without privacy, and the levels in order."""
     found = []
     for name in ("paper", "recommended", "tuned"):
         private = losses[f"GIBO {name}, mu 1"]
-        exact = losses[f"GIBO {name}, mu inf"]
-        found += [
-            _as_good(
-                f"{name} settings: mu = 1 within 3 % of GIBO without privacy, or no difference",
-                private,
-                exact,
-            )
-        ]
         for peer in ("random", "UCB-BO"):
-            gap = difference(private, losses[peer])
-            lower = statistics.median(private) < statistics.median(losses[peer])
-            measured = (
-                f"medians {statistics.median(private):.4g}, {statistics.median(losses[peer]):.4g};"
-                f" {gap}"
-            )
-            claim = f"{name} settings: below non-private {peer} in the median and in 8 of 10"
-            found.append(Finding(claim, measured, lower and gap.wins >= 0.8 * gap.total))
-        levels = [values for key, values in losses.items() if key.startswith(f"GIBO {name}")]
-        found.append(
-            below(
-                f"{name} settings: less privacy ends lower (mu = inf against the least mu)",
-                levels[-1],
-                levels[0],
-            )
-        )
+            found += [below(f"{name} settings: below {peer}", private, losses[peer])]
+    levels = [values for key, values in losses.items() if key.startswith("GIBO paper")]
+    found.append(below("without privacy lower than at the least mu", levels[-1], levels[0]))
     return found
 
 
 def findings_of_machine(losses: Columns, _: Columns) -> list[Finding]:
     """4.4: both versions against random search, and what privacy costs."""
-    found = []
-    for name in ("paper", "recommended", "tuned"):
-        private = losses[f"GIBO {name}, mu 1"]
-        exact = losses[f"GIBO {name}, mu inf"]
-        for label, values in (("DP-GIBO", private), ("GIBO", exact)):
-            found.append(
-                below(
-                    f"{name} settings: {label} below non-private random search",
-                    values,
-                    losses["random"],
-                )
-            )
-        found.append(
-            below(
-                f"{name} settings: privacy costs something (mu = inf against mu = 1)",
-                exact,
-                private,
-            )
-        )
-    return found
+    private, exact, random = (
+        losses[name] for name in ("GIBO paper, mu 1", "GIBO paper, mu inf", "random")
+    )
+    return [
+        below("paper settings: DP-GIBO below random", private, random),
+        below("paper settings: GIBO below random", exact, random),
+        below("paper settings: privacy costs something", exact, private),
+        below("recommended settings: below random", losses["GIBO recommended, mu 1"], random),
+    ]
 
 
 def findings_of_noisy(losses: Columns, _: Columns) -> list[Finding]:
     """C.5: the right belief is best, an overestimate viable, an underestimate worse than random
     search, which the right one is not.
     """
-    found = []
-    for name in ("paper", "recommended"):
-        right, over, under = (
-            losses[f"GIBO {name}, sigma {sigma}"] for sigma in ("0.01", "1", "0.0001")
-        )
-        means = [statistics.fmean(values) for values in (right, over, under)]
-        medians = [statistics.median(values) for values in (right, over, under)]
-        for what, middles in (("on average", means), ("by the median", medians)):
-            shown = ", ".join(f"{middle:.4g}" for middle in middles)
-            found.append(
-                Finding(
-                    f"{name} settings: sigma = 0.01 best {what}",
-                    f"{shown} for sigma = 0.01, 1, 0.0001",
-                    middles[0] == min(middles),
-                )
-            )
-        found += [
-            below(f"{name} settings: sigma = 0.01 below sigma = 1", right, over),
-            below(f"{name} settings: sigma = 0.01 below sigma = 0.0001", right, under),
-            below(f"{name} settings: sigma = 0.01 below random search", right, losses["random"]),
-            below(
-                f"{name} settings: sigma = 1 conservative, yet below the start",
-                over,
-                losses["start"],
-            ),
-            below(f"{name} settings: random search below sigma = 0.0001", losses["random"], under),
-            below(
-                f"{name} settings, sigma = 0.01: below PrivateObjective + TuRBO",
-                right,
-                losses["PrivateObjective + TuRBO, mu 1"],
-            ),
-        ]
-    return found
+    right, over, under = (losses[f"GIBO paper, sigma {sigma}"] for sigma in ("0.01", "1", "0.0001"))
+    random = losses["random"]
+    return [
+        below("sigma = 0.01 below sigma = 1", right, over),
+        below("sigma = 0.01 below sigma = 0.0001", right, under),
+        below("sigma = 1 below the start", over, losses["start"]),
+        below("random below sigma = 0.0001", random, under),
+        below("sigma = 0.01 below random", right, random),
+        below(
+            "recommended, sigma = 0.01 below random", losses["GIBO recommended, sigma 0.01"], random
+        ),
+    ]
 
 
 def findings_of_settings(losses: Columns, _: Columns) -> list[Finding]:
@@ -215,34 +157,26 @@ def findings_of_settings(losses: Columns, _: Columns) -> list[Finding]:
         for name in changed
     ]
     return better + [
-        below(f"{name}: below random search", losses[name], losses["random"])
+        below(f"{name}: below random", losses[name], losses["random"])
         for name in ["recommended", *changed]
     ]
 
 
 def common_findings(losses: Columns) -> list[Finding]:
-    """Recommended against the paper's settings, and DP-GIBO against a private objective, wherever
+    """Recommended against the paper's settings, and DP-GIBO against other private methods, wherever
     both ran.
     """
     found = []
-    for name in losses:
-        twin = name.replace("GIBO paper", "GIBO recommended")
-        if name.startswith("GIBO paper") and twin in losses:
-            gap = difference(losses[twin], losses[name])
-            found.append(
-                Finding(
-                    f"{twin}: not significantly worse than the paper's settings",
-                    str(gap),
-                    not gap.worse,
-                )
-            )
-    for settings in ("recommended", "tuned"):
-        for name in losses:
-            twin = f"GIBO {settings}" + name[name.rfind(",") :]
-            if name.startswith("PrivateObjective") and twin in losses:
-                found.append(
-                    below(f"{twin}: below {name.split(',')[0]}", losses[twin], losses[name])
-                )
+    for name, values in losses.items():
+        ours = name.replace("GIBO paper", "GIBO recommended")
+        if name.startswith("GIBO paper") and ours in losses:
+            found.append(below(f"{ours}: below the printed algorithm", losses[ours], values))
+    for settings in ("paper", "recommended", "tuned"):
+        for name, values in losses.items():
+            method, _, where = name.partition(", ")
+            ours = f"GIBO {settings}, {where}"
+            if method.startswith(("DPZero", "DP-ZO", "PrivateObjective")) and ours in losses:
+                found.append(below(f"{ours}: below {method}", losses[ours], values))
     return found
 
 
@@ -251,31 +185,21 @@ def report(
 ) -> dict[str, Any]:
     """Print the tables of one experiment; returns its figures."""
     losses, rho, extra = experiments.as_columns(runs)
-    bands = {name: band(values) for name, values in losses.items()}
-    rows = [
-        (
-            name,
-            f"{rho[name]:.3g}" if name in rho else "",
-            middle,
-            low,
-            high,
-            statistics.fmean(losses[name]),
-        )
-        for name, (low, middle, high) in bands.items()
-    ]
-    print(f"\n{title}\n\n" + table(("method", "rho", "median loss", "10 %", "90 %", "mean"), rows))
+    rows = []
+    for name, values in losses.items():
+        low, middle, high = band(values)
+        noise = f"{rho[name]:.3g}" if name in rho else ""
+        rows.append((name, noise, middle, low, high, *mean_and_error(values)))
+    header = ("method", "rho", "median loss", "10 %", "90 %", "mean", "its SE")
+    print(f"\n{title}\n\n" + table(header, rows))
     claims = [*findings(losses, extra), *common_findings(losses)]
-    held = [
-        (c.claim, c.measured, {"True": "yes", "False": "NO"}.get(str(c.holds), c.holds))
-        for c in claims
-    ]
-    print("\n" + table(("finding", "measured", "holds"), held))
+    told = [claim.told() for claim in claims]
+    print("\n" + table(("claim", "paired difference", "its SE", "verdict"), told))
     return {
         "losses": losses,
         "rho": dict(rho),
         "extra": extra,
-        "bands": bands,
-        "findings": [c._asdict() for c in claims],
+        "findings": [claim._asdict() for claim in claims],
     }
 
 
@@ -315,6 +239,8 @@ def run(
             findings_of_noisy,
         ),
     }
+    if name == "baselines":
+        return dpgibo_baselines.compared(smoke)
     if name in alone:
         title, all_of, findings = alone[name]
         runs = all_of(seeds, sizes)
@@ -342,12 +268,6 @@ def run(
         if smoke:
             break
     return figures
-
-
-def _as_good(claim: str, a: list[float], b: list[float]) -> Finding:
-    gap: Difference = difference(a, b)
-    share = gap.mean / statistics.fmean(b)
-    return Finding(claim, f"{100 * share:+.2f} %; {gap}", abs(share) <= 0.03 or not gap.worse)
 
 
 def figure_1(runs: list[Replication]) -> tuple[str, list[Panel]]:
@@ -387,7 +307,7 @@ def figure_3(runs: list[Replication]) -> tuple[str, list[Panel]]:
             of(runs, "loss", f"GIBO {name}, mu 1", f"GIBO {name}, mu inf", "random"),
             34,
         )
-        for name in ("paper", "recommended", "tuned")
+        for name in ("paper", "recommended")
     ]
 
 
@@ -434,12 +354,16 @@ FIGURES = {"4.1": figure_1, "4.2": figure_2, "4.3": figure_4, "noisy": figure_5}
 
 
 def main(arguments: list[str] | None = None) -> None:
-    chosen = options(__doc__, arguments, experiment="all", replications=50)
+    chosen = options(__doc__, arguments, experiment="all", replications=50, searches=False)
     count = 1 if chosen.smoke else chosen.replications
     names = experiments.EXPERIMENTS if chosen.experiment == "all" else (chosen.experiment,)
     seeds = range(chosen.seed, chosen.seed + count)
     begun = time.perf_counter()
-    sizes = experiments.SMOKE if chosen.smoke else experiments.FULL
+    sizes = (
+        experiments.SMOKE
+        if chosen.smoke
+        else dataclasses.replace(experiments.FULL, searches=chosen.searches)
+    )
     figures = {name: run(name, sizes, seeds, chosen.smoke, chosen.plot) for name in names}
     print(f"\n{time.perf_counter() - begun:.0f} s in all, {count} paired replications")
     record(

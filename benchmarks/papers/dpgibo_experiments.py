@@ -23,6 +23,7 @@ from torch import Tensor
 from benchmarks.harness import with_bar
 from benchmarks.papers import dpgibo_problems as problems
 from benchmarks.papers import peers
+from benchmarks.papers.dpgibo_baselines import TUNING, dpzero_at
 from benchmarks.papers.dpgibo_problems import Problem
 from dpbo import DPGIBO, Budget
 from dpbo.gibo import GIBOSettings, choose_start, replicate
@@ -90,9 +91,9 @@ chosen on seeds 100 to 111.
 """
 CANDIDATES = 65
 START_SHARE = 0.2
-LEVELS = (0.05, 0.2, 1.0, 5.0, INF)
+LEVELS = (0.05, 1.0, INF)
 MODEL_SIGMAS = (0.01, 1.0, 1e-4)
-EXPERIMENTS = ("4.1", "4.2", "4.3", "4.4", "noisy", "settings")
+EXPERIMENTS = ("4.1", "4.2", "4.3", "4.4", "noisy", "settings", "baselines")
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,11 @@ class Sizes:
     features: int = 30
     levels: tuple[float, ...] = LEVELS
     peer_levels: tuple[float, ...] = (0.05, 0.2, 1.0)
-    peers_of_descents: bool = True
+    searches: bool = False
+    # replications of 4.1 and 4.2 whose estimates are looked into, one run after the other
+    in_the_open: int = 10
+    # replications of 4.3 with global Bayesian optimisation, which take ten times the others' time
+    global_searches: int = 10
 
     @property
     def evaluations(self) -> int:
@@ -136,6 +141,7 @@ SMOKE = Sizes(
     steps_svm=2,
     levels=(1.0, INF),
     peer_levels=(1.0,),
+    searches=True,
 )
 
 
@@ -267,15 +273,16 @@ def location(seeds: Sequence[int], sizes: Sizes) -> list[Replication]:
             own.extra[f"oscillation, mu {mu:g}"] = float(
                 (tail - problem.records.mean(0)).norm(dim=1).mean()
             )
-    levels = (0.5, 2.0) if sizes.peers_of_descents else ()
     for own, problem, seed in one_by_one(done, samples, seeds):
         estimate = problem.records.mean(0)
         own.curves["coordinate, maximum likelihood estimate"] = [float(estimate[0])] * (steps + 1)
-        lengths = _bias_and_noise(problem, 0.5, steps, kernel, seed)
-        for quantity, curve in lengths.items():
-            own.curves[f"length, {quantity}"] = curve
-            own.extra[f"{quantity}, mu 0.5"] = statistics.fmean(curve[steps // 2 :])
-        _peers(own, problem, 3 * steps, 15, seed, levels)
+        if seed in seeds[: sizes.in_the_open]:
+            lengths = _bias_and_noise(problem, 0.5, steps, kernel, seed)
+            for quantity, curve in lengths.items():
+                own.curves[f"length, {quantity}"] = curve
+                own.extra[f"{quantity}, mu 0.5"] = statistics.fmean(curve[steps // 2 :])
+        if sizes.searches:
+            _searches(own, problem, 3 * steps, 15, seed, (0.5, 2.0))
         own.losses["start"] = problem.value(problem.start)
     return done
 
@@ -294,13 +301,16 @@ def huber(seeds: Sequence[int], sizes: Sizes) -> list[Replication]:
     add(done, "GIBO recommended, mu 1", samples, found)
     paths_of = [run.iterates for run in runs]
     for own, problem, seed, path in one_by_one(done, samples, seeds, paths_of):
-        _descents(own, problem, seed, path, steps)
-        _peers(own, problem, 2 * steps, 8, seed, (1.0,) if sizes.peers_of_descents else ())
+        _descents(own, problem, seed, path, steps, look=seed in seeds[: sizes.in_the_open])
+        if sizes.searches:
+            _searches(own, problem, 2 * steps, 8, seed, (1.0,))
         own.losses["start"] = problem.value(problem.start)
     return done
 
 
-def _descents(own: Replication, problem: Problem, seed: int, path: Tensor, steps: int) -> None:
+def _descents(
+    own: Replication, problem: Problem, seed: int, path: Tensor, steps: int, *, look: bool
+) -> None:
     """4.2's paths beside each other: DP-GIBO's, and gradient descent's with and without noise."""
     descent = peers.gradient_descent(problem, 1.0, seed, steps, clip=1.0, step=HUBER_STEP)
     own.losses["DP-GD, mu 1"] = problem.value(descent[-1])
@@ -312,54 +322,77 @@ def _descents(own: Replication, problem: Problem, seed: int, path: Tensor, steps
         own.follow(name, problem, iterates)
         gradients = [problems.huber_gradient(x, problem.records).mean(0) for x in iterates]
         own.curves[f"gradient, {name}"] = [float(gradient.norm()) for gradient in gradients]
-    estimated = _estimated_lengths(problem, path, 2)
-    own.curves["gradient, estimated by GIBO paper, mu 1, before the noise"] = estimated
-    true = own.curves["gradient, GIBO paper, mu 1"]
-    own.extra["estimated length over true, first 5 steps"] = statistics.fmean(
-        a / b for a, b in zip(estimated[:5], true[:5], strict=True)
-    )
+    if look:
+        estimated = _estimated_lengths(problem, path, 2)
+        own.curves["gradient, estimated by GIBO paper, mu 1, before the noise"] = estimated
+        true = own.curves["gradient, GIBO paper, mu 1"]
+        own.extra["estimated length over true, first 5 steps"] = statistics.fmean(
+            a / b for a, b in zip(estimated[:5], true[:5], strict=True)
+        )
     for t in (max(steps // 20, 1), steps // 2, steps):
         own.extra[f"GIBO at {t}"] = problem.value(path[t])
         own.extra[f"DP-GD at {t}"] = problem.value(descent[t])
 
 
 def tuning(seeds: Sequence[int], sizes: Sizes) -> list[Replication]:
-    """4.3: settings, privacy levels and peers."""
+    """4.3: privacy levels of the paper's settings, other settings at mu = 1, and peers."""
     tasks = [problems.length_scales(seed, sizes.users, sizes.scales) for seed in seeds]
     done = [Replication() for _ in seeds]
     b = sizes.scales + 1
     budget = sizes.evaluations
-    for mu in sizes.levels:
-        for name, settings, clip in NAMED:
+    for name, settings, clip in NAMED:
+        for mu in sizes.levels if name == "paper" else (1.0,):
             runs = gibo(tasks, mu, settings, sizes.steps, b, seeds, clip=clip)
             add(done, f"GIBO {name}, mu {mu:g}", tasks, runs)
+    tuned_on = [problems.length_scales(seed, sizes.users, sizes.scales) for seed in TUNING]
+    _dpzero(done, tasks, tuned_on, sizes.steps, seeds)
     for own, problem, seed in one_by_one(done, tasks, seeds):
         own.search("random", problem, peers.random_search, budget, b, seed)
-        own.search("UCB-BO", problem, peers.ucb, budget, b, seed)
-        own.search("TuRBO", problem, peers.turbo, budget, b, seed)
-        _peers(own, problem, budget, b, seed, sizes.peer_levels)
-        found, _ = peers.privately(problem, peers.log_nei, budget, b, seed, 1.0)
-        own.losses["PrivateObjective + qLogNEI, mu 1"] = problem.value(found)
+        if seed in seeds[: sizes.global_searches]:
+            own.search("UCB-BO", problem, peers.ucb, budget, b, seed)
+        if sizes.searches:
+            own.search("TuRBO", problem, peers.turbo, budget, b, seed)
+            _searches(own, problem, budget, b, seed, sizes.peer_levels)
+            found, _ = peers.privately(problem, peers.log_nei, budget, b, seed, 1.0)
+            own.losses["PrivateObjective + qLogNEI, mu 1"] = problem.value(found)
         own.losses["start"] = problem.value(problem.start)
     return done
 
 
+def _dpzero(
+    done: Sequence[Replication],
+    tasks: Sequence[Problem],
+    tuned_on: Sequence[Problem],
+    steps: int,
+    seeds: Sequence[int],
+) -> None:
+    """DPZero at mu = 1 with as many loss calls as DP-GIBO has in so many steps."""
+    found = dpzero_at(tasks, tuned_on, steps, 1.0, seeds)
+    for own, problem, x in zip(done, tasks, found, strict=True):
+        own.losses["DPZero, mu 1"] = problem.value(x)
+
+
 def machine(seeds: Sequence[int], sizes: Sizes, table: tuple[Tensor, Tensor]) -> list[Replication]:
     """4.4: 33 hyperparameters of a support vector regression."""
-    tasks = [
-        problems.svm(seed, table, sizes.train_svm, sizes.users_svm, sizes.features)
-        for seed in seeds
-    ]
+    tasks, tuned_on = (
+        [
+            problems.svm(seed, table, sizes.train_svm, sizes.users_svm, sizes.features)
+            for seed in some
+        ]
+        for some in (seeds, TUNING)
+    )
     done = [Replication() for _ in seeds]
     b = sizes.features + 4
     budget = sizes.evaluations_svm
-    for mu in (1.0, INF):
-        for name, settings, clip in NAMED:
+    for name, settings, clip in NAMED[:2]:
+        for mu in (1.0, INF) if name == "paper" else (1.0,):
             runs = gibo(tasks, mu, settings, sizes.steps_svm, b, seeds, clip=clip)
             add(done, f"GIBO {name}, mu {mu:g}", tasks, runs)
+    _dpzero(done, tasks, tuned_on, sizes.steps_svm, seeds)
     for own, problem, seed in one_by_one(done, tasks, seeds):
         own.search("random", problem, peers.random_search, budget, b, seed)
-        _peers(own, problem, budget, b, seed, (1.0,))
+        if sizes.searches:
+            _searches(own, problem, budget, b, seed, (1.0,))
         own.losses["start"] = problem.value(problem.start)
     return done
 
@@ -373,8 +406,8 @@ def noisy(seeds: Sequence[int], sizes: Sizes) -> list[Replication]:
     seen, truths = (list(part) for part in zip(*pairs, strict=True))
     done = [Replication() for _ in seeds]
     b = sizes.scales + 1
-    for sigma in MODEL_SIGMAS:
-        for name, settings, _ in NAMED[:2]:
+    for name, settings, _ in NAMED[:2]:
+        for sigma in MODEL_SIGMAS if name == "paper" else MODEL_SIGMAS[:1]:
             runs = gibo(seen, 1.0, settings, sizes.steps, b, seeds, noise=sigma**2)
             add(done, f"GIBO {name}, sigma {sigma:g}", truths, runs)
     for own, problem, truth, seed in one_by_one(done, seen, truths, seeds):
@@ -382,7 +415,8 @@ def noisy(seeds: Sequence[int], sizes: Sizes) -> list[Replication]:
             problem, peers.random_search, sizes.evaluations, b, seed, truth
         )
         own.losses["random"] = truth.value(found)
-        _peers(own, problem, sizes.evaluations, b, seed, (1.0,), truth)
+        if sizes.searches:
+            _searches(own, problem, sizes.evaluations, b, seed, (1.0,), truth)
         own.losses["start"] = truth.value(truth.start)
     return done
 
@@ -409,7 +443,7 @@ def one_by_one(*columns: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
     return iter(with_bar(list(zip(*columns, strict=True))))
 
 
-def _peers(
+def _searches(
     done: Replication,
     problem: Problem,
     evaluations: int,
@@ -488,7 +522,9 @@ def _estimated_lengths(problem: Problem, path: Tensor, b: int) -> list[float]:
 def as_columns(
     runs: list[Replication],
 ) -> tuple[dict[str, list[float]], Mapping[str, float], dict[str, list[float]]]:
-    """(losses, rho, extra figures) of all replications, by name."""
-    losses = {name: [run.losses[name] for run in runs] for name in runs[0].losses}
-    extra = {name: [run.extra[name] for run in runs] for name in runs[0].extra}
+    """(losses, rho, extra figures) by name, of all replications that have them: the first ones."""
+    losses = {
+        name: [run.losses[name] for run in runs if name in run.losses] for name in runs[0].losses
+    }
+    extra = {name: [run.extra[name] for run in runs if name in run.extra] for name in runs[0].extra}
     return losses, runs[0].rho, extra

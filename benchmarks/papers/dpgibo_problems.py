@@ -102,7 +102,13 @@ def huber_regression(seed: int, n: int = 100, d: int = 4) -> Problem:
     problem = Problem(
         records, huber, box([-5.0] * d, [5.0] * d), torch.zeros(d, dtype=torch.float64), (0.0, 5.0)
     )
-    least = minimize(lambda t: problem.value(torch.from_numpy(t)), np.ones(d), tol=1e-10).fun
+    least = minimize(
+        lambda t: problem.value(torch.from_numpy(t)),
+        np.ones(d),
+        jac=lambda t: huber_gradient(torch.from_numpy(t), records).mean(0).numpy(),
+        method="L-BFGS-B",
+        tol=1e-14,
+    ).fun
     return dataclasses.replace(problem, lowest=float(least))
 
 

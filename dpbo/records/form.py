@@ -235,7 +235,7 @@ class Leaf:
             raise InputError(name, part.shape, "one label for each record")
         wide = np.zeros(part.size, dtype=bool)
         found = np.asarray(column.cast(part.reshape(-1), wide)).reshape(part.shape)
-        unfit |= wide.reshape(len(part), -1).any(1)
+        unfit |= wide.reshape(part.shape).any(axis=tuple(range(1, part.ndim)))
         return found
 
     def _series(self, part: Any, unfit: Marks, name: str) -> Any:

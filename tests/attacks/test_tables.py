@@ -192,6 +192,15 @@ def test_records_of_one_dtype_need_no_public_form(records):
     owner(records)
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (0, 2, 2)])
+def test_an_array_without_rows_is_cast(shape):
+    """Such as the shard of a rank that holds no record."""
+    cast, unfit = Form.of(np.ones((2, *shape[1:]))).cast(np.zeros(shape, dtype=np.float32))
+    assert cast.shape == shape
+    assert cast.dtype == np.float64
+    assert len(unfit) == 0
+
+
 def test_a_form_without_rows_is_a_public_form():
     owner(FRAME, schema=FRAME.iloc[:0])
 

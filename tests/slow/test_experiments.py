@@ -10,7 +10,10 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
 from benchmarks.papers import dpgibo_problems as problems
+from benchmarks.papers import po_gp_ucb_problems
 from benchmarks.papers.dpem_paper import EACH, noise
+from benchmarks.papers.dpgibo_baselines import METHODS, Choice, Regression
+from benchmarks.papers.po_gp_ucb_r import largest_r
 from tests.setups import DOUBLE
 
 DELTA = 1e-4
@@ -50,3 +53,33 @@ def test_the_papers_settings_give_the_numbers_of_its_formulas():
     assert M * e * math.expm1(e) + math.sqrt(2 * M * math.log(1 / rest)) * e == pytest.approx(1.0)
     with pytest.raises(ValueError, match="GDP does not apply"):
         noise("GDP", "LLG", 1.0, DELTA, J, K)
+
+
+def test_the_baselines_see_the_problems_losses_and_clipped_gradients():
+    task = Regression(3, n=40, d=5)
+    z = torch.rand(2, 5, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+    records = task.problem.records
+    for own, found, clipped in zip(
+        -5.0 + 10.0 * z, task.losses(z), task.gradient(z, torch.full((2, 1), 3.0)), strict=True
+    ):
+        torch.testing.assert_close(found, problems.huber(own, records))
+        each = 10.0 * problems.huber_gradient(own, records)
+        assert 3.0 < each.norm(dim=1).max() <= 10.0 * math.sqrt(2.0)
+        short = each / (each.norm(dim=1, keepdim=True) / 3.0).clamp_min(1.0)
+        torch.testing.assert_close(clipped, short.mean(0))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_baseline_descends_without_noise_and_not_with_much(name):
+    task = Regression(0, n=300, d=4)
+    (start,) = task.excess(task.starts)
+    for mu, near in ((1e4, True), (1e-3, False)):
+        z = METHODS[name][0](task, 40, mu, [Choice(True, 0.3, 1.0)] * 2, [0, 1])
+        assert all((excess < start / 5) is near for excess in task.excess(z))
+
+
+def test_the_largest_number_of_columns_that_the_guideline_allows():
+    """The paper tested 10, 15 and 20 of these, and 15, 20 and 30 beyond them."""
+    X = po_gp_ucb_problems.synthetic(5.0, 100, 1, 1, 0).X
+    found = [largest_r(X, epsilon=math.exp(log), delta=1e-5) for log in (1.1, 1.3, 1.5)]
+    assert found == [11, 15, 22]

@@ -7,6 +7,7 @@ import jinja2
 import pytest
 
 from benchmarks.figures import RESULTS, rendered
+from benchmarks.papers.verdicts import verdict
 from tests.setups import ROOT
 
 PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if "{{" in page.read_text()]
@@ -38,7 +39,7 @@ def test_a_page_follows_its_row(tmp_path):
     [
         'row("dpem > nothing", ".2f")',
         'row("dpem > NICV > epsilon=7 > non-private", ".2f")',
-        'gap("4.3", "no such claim")',
+        'gap("dpgibo > 4.3", "no such claim")',
         'table("dpem > nothing")',
         "unknown",
     ],
@@ -46,3 +47,32 @@ def test_a_page_follows_its_row(tmp_path):
 def test_what_no_row_has_is_an_error(expression):
     with pytest.raises((KeyError, ValueError, jinja2.UndefinedError)):
         rendered("{{ " + expression + " }}")
+
+
+@pytest.mark.parametrize(
+    ("difference", "error", "printed", "within", "expected"),
+    [
+        # the half-width of fifty replications is 2.01 standard errors
+        (-2.1, 1.0, "below", 0.0, "reproduced"),
+        (-1.9, 1.0, "below", 0.0, "not reproduced"),
+        (2.1, 1.0, "below", 0.0, "differs"),
+        (2.1, 1.0, "above", 0.0, "reproduced"),
+        (-2.1, 1.0, "above", 0.0, "differs"),
+        (-2.5, 1.0, "below", 1.0, "not reproduced"),
+        (0.0, 0.0, "below", 0.0, "not reproduced"),
+        (0.1, 0.1, 0.0, 0.4, "reproduced"),
+        (0.1, 0.1, 0.0, 0.2, "not reproduced"),
+        (1.0, 0.1, 0.0, 0.2, "differs"),
+        (1.0, 0.1, 1.1, 0.4, "reproduced"),
+    ],
+)
+def test_a_verdict_follows_from_the_interval(difference, error, printed, within, expected):
+    assert verdict(difference, error, printed=printed, within=within) == expected
+
+
+def test_a_page_takes_its_verdict_from_the_row(tmp_path):
+    row = {"mean": -2.1, "se": 1.0, "median": -2.0, "n": 50}
+    page = '{{ verdict("made > gap", "below") }}'
+    for n, expected in ((50, "reproduced"), (4, "not reproduced")):
+        (tmp_path / "made.json").write_text(json.dumps({"figures": {"gap": row | {"n": n}}}))
+        assert rendered(page, tmp_path) == expected

@@ -1,0 +1,45 @@
+"""Whether replications bear out what a paper says of a difference: one rule for all four papers.
+
+A page writes `{{ verdict("dpgibo > 4.3 > gaps > paper settings minus random", "below") }}`, and
+the build puts the word in: the stored row has the paired differences' mean, standard error and
+number.
+"""
+
+from typing import Literal
+
+from scipy import stats
+
+
+def verdict(
+    difference: float,
+    standard_error: float,
+    *,
+    printed: Literal["below", "above"] | float,
+    within: float = 0.0,
+    replications: int = 50,
+) -> str:
+    """What the 95 % t interval of a paired difference a - b says of the paper's claim.
+
+    "reproduced": the whole interval agrees with the claim; "differs": none of it does; "not
+    reproduced": a part does, so that these replications do not show the claim.
+
+    Args:
+        difference: mean of a - b over the replications.
+        standard_error: of that mean.
+        printed: what the paper says: "below" (a < b), "above" (a > b), or a number that a - b is
+            near, 0 where it says that both are equal.
+        within: how near, for a number; of an order, the least difference that counts.
+        replications: how many there were.
+    """
+    half = float(stats.t.ppf(0.975, replications - 1)) * standard_error
+    low, high = difference - half, difference + half
+    if printed == "below":
+        agrees, contradicts = high < -within, low > -within
+    elif printed == "above":
+        agrees, contradicts = low > within, high < within
+    else:
+        agrees = printed - within <= low and high <= printed + within
+        contradicts = high < printed - within or low > printed + within
+    if agrees:
+        return "reproduced"
+    return "differs" if contradicts else "not reproduced"
