@@ -38,12 +38,11 @@ QUANTUM = 2.0**-30
 pytestmark = [pytest.mark.dpbo_audit, attack("A24")]
 
 
-def drawing(mechanism, seed, factor=1.0):
+def drawing(mechanism, seed):
     """Outputs of a mechanism on sums 0 and 1, its sensitivity apart."""
     distribution = mechanism.distribution(UNIT, [QUANTUM])
-    shrunk = dataclasses.replace(distribution, scale=(factor * distribution.scale[0],))
     entropy = SeededEntropy(seed)
-    return lambda which, count: drawn(mechanism, shrunk, [which << 30] * count, entropy)
+    return lambda which, count: drawn(mechanism, distribution, [which << 30] * count, entropy)
 
 
 @attack("A9")
@@ -116,23 +115,6 @@ def test_a_sampled_mean_is_as_private_as_it_says_and_no_more(relation, elsewhere
     measured(runs, found.epsilon(delta), claim, least=0.9)
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "threshold", "leaked"),
-    [
-        pytest.param(GaussianMechanism(1.0), 0.5, lambda found: found.mu, id="gaussian"),
-        pytest.param(LaplaceMechanism(1.0), 1.0, lambda found: found.epsilon(0.0), id="laplace"),
-    ],
-)
-def test_noise_of_seven_tenths_is_caught(mechanism, threshold, leaked, request, measured):
-    """Power: what is charged as 1 leaks 1.43, and the audit says so."""
-    draw = drawing(mechanism, seed=3, factor=0.7)
-    found = audited(
-        f"noise 0.7: {request.node.callspec.id}", draw, runs=60_000, threshold=threshold
-    )
-    assert leaked(found) > 1.15
-    measured(60_000, leaked(found))
-
-
 def choosing(mechanism, distances, seed):
     """Whether the second of two candidates is chosen, when it lies so many sensitivities below the
     first, on either data set.
@@ -180,20 +162,6 @@ def test_the_exponential_mechanism_is_as_private_as_it_says_and_no_more(measured
         threshold=0.5,
     )
     measured(350_000, found.epsilon(0.0), 4.0, least=0.9)
-
-
-@attack("A10")
-def test_permute_and_flip_charged_as_exponential_is_caught(measured):
-    """Its range is 2 epsilon: a claim of mu for range epsilon is refuted (opendp#2911), what dpbo
-    charges is not.
-    """
-    claim = compose([ExponentialMechanism.of(1.5).event()], delta=1e-5).mu or 0.0
-    draw = choosing(PermuteAndFlipMechanism.of(1.5), (2, 0), 3)
-    found = audited("permute-and-flip as exponential", draw, runs=8000, threshold=0.5)
-    assert found.mu > claim
-    measured(
-        8000, found.mu, compose([PermuteAndFlipMechanism.of(1.5).event()], delta=1e-5).mu, least=0.0
-    )
 
 
 TWO = FixedRuns(2)

@@ -13,13 +13,11 @@ import sys
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import TensorDataset
 
 from dpbo import Budget
-from dpbo.dpsgd import DPSGDConfig, Session
 from dpbo.mechanisms import GaussianMechanism
 from tests.attacks.marks import attack
-from tests.attacks.setups import MEAN, fit, owner
+from tests.attacks.setups import MEAN, owner
 from tests.setups import DOUBLE
 
 pytestmark = attack("A17")
@@ -49,22 +47,3 @@ def test_forked_workers_draw_noise_of_their_own(measured):
         "values lie on a lattice, so two streams may meet by chance, once in hundreds of runs"
     )
     measured(DRAWS * len(streams))
-
-
-@attack("A25")
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_step_of_dpsgd_draws_no_noise_of_torchs_generator():
-    """Its outputs are linear over GF(2): a released step told which records it came from."""
-    config = DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=1, batch_size=4)
-
-    def released():
-        module = torch.nn.Linear(2, 1, bias=False)
-        torch.nn.init.zeros_(module.weight)
-        session = Session(TensorDataset(torch.zeros(4, 2), torch.zeros(4).long()), config)
-        plain = torch.optim.SGD(module.parameters(), 1.0)
-        private, optimizer, loader = session.make_private(module, plain, max_grad_norm=1.0)
-        torch.manual_seed(0)
-        fit(private, optimizer, loader, lambda outputs, _: outputs.mean())
-        return module.weight.detach()
-
-    assert not torch.equal(released(), released())

@@ -13,7 +13,7 @@ import torch
 from dpbo import Curator, PrivateObjective
 from dpbo.__main__ import main
 from dpbo.errors import LedgerRolledBack, LedgerUnavailable, ReservationChanged
-from dpbo.gibo import choose_start
+from dpbo.gibo import DPGIBO, choose_start
 from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism
 from dpbo.papers.em import DPKMeans
@@ -21,7 +21,7 @@ from dpbo.papers.po_gp_ucb import Outcomes, release_rows
 from dpbo.queries import ClippedMean
 from tests.attacks.marks import attack
 from tests.attacks.setups import DOUBLE, FIRST_MEAN, NOISE, owner
-from tests.setups import point
+from tests.setups import of, point
 from tests.unit.papers.test_po_gp_ucb_curator_side import rows_of, terms
 from tests.unit.papers.test_po_gp_ucb_curator_side import table as row_table
 
@@ -208,9 +208,15 @@ def test_another_loss_or_other_vectors_are_another_question(file):
         means = DPKMeans(2, radius=2.0, dimension=2, vectors=vectors, budget=0.2)
         means.fit(curator(file))
 
-    choose(lambda x, records: (records[:, 0] - x[0]) ** 2)
-    with pytest.raises(ReservationChanged, match="another loss"):
-        choose(lambda x, records: (records[:, 1] - x[0]) ** 2)
+    def descend(loss):
+        box = torch.tensor([[0.0], [1.0]], dtype=DOUBLE)
+        terms = of(budget=0.2, iterations=2, batch_size=3, clip=1.0)
+        DPGIBO(curator(file), loss, bounds=box, **terms).run()
+
+    for ask in (choose, descend):
+        ask(lambda x, records: (records[:, 0] - x[0]) ** 2)
+        with pytest.raises(ReservationChanged, match="another loss"):
+            ask(lambda x, records: (records[:, 1] - x[0]) ** 2)
     cluster(lambda records: records)
     with pytest.raises(ReservationChanged, match="another vectors"):
         cluster(lambda records: -records)

@@ -20,7 +20,7 @@ from dpbo.accounting import Planned, PureFilter
 from dpbo.errors import InputError, PrivateFailure
 from dpbo.events import SelectionEvent
 from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism
-from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch, RegularisedBest
+from dpbo.papers.kusner import KusnerSearch, RegularisedBest
 from dpbo.queries import ClippedMean
 from dpbo.run_counts import FixedRuns
 from tests.attacks.marks import attack
@@ -28,7 +28,6 @@ from tests.attacks.setups import DOUBLE, EXACT, best_run, itself, kinds, of, own
 
 RECORDS = torch.linspace(0, 1, 9, dtype=DOUBLE)
 CANDIDATES = RECORDS.unsqueeze(1)
-ONCE = AdaptiveLipschitz(RBFKernel().double(), 1e-2, 1)
 
 
 def make(records, epsilon=1.0, **settings):
@@ -52,32 +51,6 @@ def search(delta, **changes):
     return KusnerSearch(
         lambda x, records: 0.0, CANDIDATES, kernel=kernel, delta=delta, **{**terms, **changes}
     )
-
-
-@attack("A19")
-def test_failure_probabilities_add_up_beside_what_holds_unconditionally():
-    """The paper's own union: two releases at delta fail with probability 2 delta; three at .4
-    promise nothing.
-    """
-    curator = make(RECORDS, 15.0)
-    for released, probability in ((1, 0.4), (2, 0.8), (3, 1.0)):
-        curator.release(search(0.4).best(), ExponentialMechanism.of(5.0))
-        statement = curator.statement()
-        headline = dict(statement.sections())["Guarantee"]
-        assert (
-            statement.failure_probability
-            == json.loads(statement.to_json())["failure_probability"]
-            == probability
-        )
-        assert headline.startswith(
-            "unconditionally not bounded; under gp-prior, except with probability "
-        )
-        for text in (headline, statement.lines[2], statement.meaning[0]):
-            assert f"except with probability {probability}" in text
-            assert ("(15.00, 0.0)-DP" in text) == (
-                released < 3 and text is not statement.meaning[0]
-            )
-    assert str(statement.guarantee) == "not bounded"
 
 
 @attack("A19", "A32")

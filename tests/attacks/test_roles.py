@@ -272,15 +272,23 @@ def test_a_session_knows_the_records_of_other_budgets():
         fit(GIVEN, Session(TensorDataset(*held), CONFIG))
 
 
-def engine(X, Y, **where):
+def engine(X, Y, curator=None, name="dp-sgd", **where):
     net = nn.Linear(4, 2)
     accounting = Planned([CONFIG.event(Adjacency.REPLACE_ONE)])
     made = PrivateEngine(
-        owner((X, Y), budget=Budget(90.0, 1e-5), accounting=accounting, **where), CONFIG
+        curator or owner((X, Y), budget=Budget(90.0, 1e-5), accounting=accounting, **where),
+        CONFIG,
+        name=name,
     )
     loader = torch.utils.data.DataLoader(TensorDataset(X, Y))
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     return made.make_private(module=net, optimizer=optimizer, data_loader=loader, max_grad_norm=1.0)
+
+
+def step(net, optimizer, loader):
+    X, Y = next(iter(loader))
+    nn.functional.cross_entropy(net(X), Y.long()).backward()
+    optimizer.step()
 
 
 def test_an_engine_knows_the_records_of_other_budgets():
@@ -291,12 +299,10 @@ def test_an_engine_knows_the_records_of_other_budgets():
 
 
 def test_an_engines_records_are_those_of_its_ledger(on_disk):
-    net, optimizer, loader = engine(*people(61), **on_disk)
+    prepared = engine(*people(61), **on_disk)
     one = tuple(part[:1].numpy() for part in people(61))
     assert not holds_protected(one), "of a reservation alone nothing was released"
-    X, Y = next(iter(loader))
-    nn.functional.cross_entropy(net(X), Y.long()).backward()
-    optimizer.step()
+    step(*prepared)
     assert holds_protected(one)
     with pytest.raises(ReservationChanged, match="began with other"):
         engine(*people(62), **on_disk)
@@ -308,16 +314,7 @@ def test_two_engines_of_one_curator_are_one_budget(recwarn):
     accounting = Planned([CONFIG.event(Adjacency.REPLACE_ONE)] * 2)
     curator = owner((X, Y), budget=Budget(90.0, 1e-5), accounting=accounting)
     for name in ("first", "second"):
-        net = nn.Linear(4, 2)
-        private, optimizer, loader = PrivateEngine(curator, CONFIG, name=name).make_private(
-            module=net,
-            optimizer=torch.optim.SGD(net.parameters(), 0.1),
-            data_loader=torch.utils.data.DataLoader(TensorDataset(X, Y)),
-            max_grad_norm=1.0,
-        )
-        features, labels = next(iter(loader))
-        nn.functional.cross_entropy(private(features), labels.long()).backward()
-        optimizer.step()
+        step(*engine(X, Y, curator, name))
     assert not [each for each in recwarn if each.category is RepeatedRecordsWarning]
 
 

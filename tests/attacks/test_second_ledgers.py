@@ -97,7 +97,7 @@ def test_a_named_data_set_has_one_budget_from_any_folder(run):
     "the second run warns with what was spent before",
 )
 def test_a_second_run_in_memory_is_told_what_the_first_one_spent(run):
-    assert run(process=True).err == ""
+    assert run().err == ""
     told = run().err
     assert "epsilon 1, delta 1e-06 in a ledger in memory" in told
     assert "Give every later run the same dataset=, and the first of them allow_repeated" in told
@@ -217,40 +217,36 @@ def test_only_the_owner_reads_which_tables_were_charged(run):
     assert (folder / "tables.db").stat().st_mode & 0o777 == 0o600
 
 
+def cell(score, seed, **where):
+    """One evaluation of a notebook's score."""
+    records = torch.randn(50, 2, generator=torch.Generator().manual_seed(seed))
+    objective = dpbo.PrivateObjective(
+        owner(records, **where), score, score_range=(0.0, 1.0), evaluations=3, progress=False
+    )
+    return objective(torch.full((1, 1), 0.5, dtype=torch.float64))
+
+
+def with_a_typo(x, rows):
+    return rows.undefined()
+
+
 def test_a_reservation_of_which_nothing_was_charged_counts_nothing(recwarn):
     """A score with a typo was refused uncharged; run again, it was told of another ledger."""
-    records = torch.randn(50, 2, generator=torch.Generator().manual_seed(1))
-
-    def cell(score):
-        curator = owner(records)
-        objective = dpbo.PrivateObjective(
-            curator, score, score_range=(0.0, 1.0), evaluations=3, progress=False
-        )
-        return objective(torch.full((1, 1), 0.5, dtype=torch.float64))
-
     with pytest.raises(dpbo.PrivacyError, match="undefined"):
-        cell(lambda x, rows: rows.undefined())
-    cell(lambda x, rows: rows[:, 0])
+        cell(with_a_typo, 1)
+    cell(lambda x, rows: rows[:, 0], 1)
     assert not [each for each in recwarn if each.category is RepeatedRecordsWarning]
-    cell(lambda x, rows: rows[:, 0])
+    cell(lambda x, rows: rows[:, 0], 1)
     assert [each for each in recwarn if each.category is RepeatedRecordsWarning]
 
 
 def test_a_corrected_score_goes_on_under_its_name_until_something_is_charged(on_disk):
     """The whole budget was locked for values that were never released."""
-    records = torch.randn(50, 2, generator=torch.Generator().manual_seed(2))
-
-    def cell(score):
-        objective = dpbo.PrivateObjective(
-            owner(records, **on_disk), score, score_range=(0.0, 1.0), evaluations=3, progress=False
-        )
-        return objective(torch.full((1, 1), 0.5, dtype=torch.float64))
-
     with pytest.raises(dpbo.PrivacyError, match="undefined"):
-        cell(lambda x, rows: rows.undefined())
-    cell(lambda x, rows: rows[:, 0])
+        cell(with_a_typo, 2, **on_disk)
+    cell(lambda x, rows: rows[:, 0], 2, **on_disk)
     with pytest.raises(dpbo.LedgerMismatch, match="another score"):
-        cell(lambda x, rows: rows[:, 1])
+        cell(lambda x, rows: rows[:, 1], 2, **on_disk)
 
 
 def test_a_finished_run_that_is_resumed_still_protects_its_records(on_disk):

@@ -5,7 +5,6 @@ lost.
 import contextlib
 import importlib
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -98,16 +97,6 @@ def test_step_by_step():
         loop.tell(first, handles[first])
     loop.run()
     assert_told(loop, 3)
-
-
-def test_workers_evaluate_and_values_are_released_in_the_order_of_their_trials():
-    loop = a_loop(evaluations=4)
-    with ThreadPoolExecutor(2) as pool:
-        while trials := loop.ask(2):
-            jobs = {index: loop.objective.submit(x, pool) for index, x in trials.items()}
-            for index, job in jobs.items():
-                loop.tell(index, job)
-    assert_told(loop, 4)
 
 
 def test_a_new_client_is_told_what_the_ledger_has():

@@ -12,7 +12,6 @@ import torch
 from opacus.data_loader import DPDataLoader
 from scipy.stats import loguniform
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import accuracy_score
 from torch import nn
 from torch.utils.data import (
     BatchSampler,
@@ -26,7 +25,6 @@ from torch.utils.data import (
 
 from dpbo import Budget, DPSearch, Privacy, PrivacyUnit, PrivateObjective
 from dpbo.accounting import RDPFilter
-from dpbo.curator import curator as curators
 from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session
 from dpbo.errors import (
     BudgetExceeded,
@@ -82,16 +80,6 @@ def test_a_unit_without_labels_whose_column_is_in_the_table_is_told_of():
     assert any("groups: unit=PrivacyUnit" in note for note in raised.value.__notes__)
 
 
-def test_a_strategy_that_does_not_suit_the_score_leaves_no_ledger(tmp_path):
-    place = tmp_path / "study.db"
-    kept = Privacy(ledger=place, dataset="study")
-    with pytest.raises(InputError, match=r"^scoring="):
-        search(strategy="choice", scoring="roc_auc", privacy=kept).fit(
-            X[:30], Y[:30], X[30:], Y[30:]
-        )
-    assert not place.exists()
-
-
 def search(**settings):
     terms = of(
         budget=Budget(3.0, 1e-6),
@@ -101,40 +89,6 @@ def search(**settings):
         param_distributions={"C": loguniform(0.01, 10)},
     )
     return DPSearch(LogisticRegression(), **(terms | settings))
-
-
-@pytest.mark.parametrize(
-    ("argument", "value"),
-    [
-        ("scoring", {"accuracy": "accuracy", "f1": "f1"}),
-        # functions of scikit-learn that compare labels
-        ("scoring", accuracy_score),
-        ("random_state", None),
-        ("param_distributions", {}),
-        ("param_distributions", [{}]),
-        # as Optuna and Lightning call theirs
-        ("callbacks", lambda study, trial: None),
-    ],
-)
-def test_a_search_names_the_argument_that_was_written_and_releases_nothing(
-    argument, value, monkeypatch
-):
-    charged = []
-    release = curators.Curator.release
-    monkeypatch.setattr(
-        curators.Curator, "release", lambda *args, **named: charged.append(release(*args, **named))
-    )
-    with pytest.raises(InputError) as refused:
-        search(**{argument: value}).fit(X[:30], Y[:30], X[30:], Y[30:])
-    assert refused.value.parameter == argument
-    assert not charged
-
-
-def test_a_fit_that_fails_says_how_to_go_on_without_that_configuration():
-    held = search(param_distributions={"C": [1.0, -1.0]})
-    with pytest.raises(ValueError, match="'C' parameter") as raised:
-        held.fit(X[:30], Y[:30], X[30:], Y[30:])
-    assert any("DPSearch(error_score='worst')" in note for note in raised.value.__notes__)
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])

@@ -569,19 +569,6 @@ def test_nothing_public_tells_one_record_more():
     assert told[0] == told[1]
 
 
-def test_what_the_engine_decides_or_cannot_count_is_refused():
-    for wrong in (
-        {"noise_multiplier": 2.0},
-        {"clipping": "per_layer"},
-        {"grad_sample_mode": "ghost"},
-        {"poisson_sampling": False},
-    ):
-        with pytest.raises(UsageError, match=next(iter(wrong))):
-            private(**wrong)
-    with pytest.raises(InputError, match="max_grad_norm"):
-        private(max_grad_norm=1e-20)
-
-
 class Noisy(TensorDataset):
     """Each look at a record gives it another shape of its own, as augmentation does."""
 

@@ -122,24 +122,6 @@ def in_parts(engine):
     return module
 
 
-class Signed(torch.optim.Optimizer):
-    """Steps of one length along the signs of the gradients."""
-
-    def __init__(self, parameters, lr):
-        super().__init__(parameters, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter -= group["lr"] * parameter.grad.sign()
-
-
-def in_groups(parameters, lr):
-    first, *others = parameters
-    return torch.optim.Adam([{"params": [first], "lr": lr / 10}, {"params": others}], lr=lr)
-
-
 def scheduled(engine):
     """A rate and a clip that follow the number of the step."""
     module, optimizer, loader = prepared(engine)
@@ -199,8 +181,6 @@ KINDS: dict[str, Any] = {
     "ew": functools.partial(plain, grad_sample_mode="ew"),
     "ghost": ghost,
     "in parts": in_parts,
-    "own optimizer": functools.partial(plain, optimizer=Signed),
-    "groups of parameters": functools.partial(plain, optimizer=in_groups),
     "adaptive clipping": functools.partial(plain, **ADAPTIVE),
     "a clip a layer": functools.partial(plain, clipping="per_layer", max_grad_norm=[0.5] * 4),
     "schedulers": scheduled,

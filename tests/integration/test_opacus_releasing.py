@@ -12,7 +12,6 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from dpbo.dpsgd import DPSGDConfig, Session
-from dpbo.dpsgd._opacus import load_opacus
 from dpbo.errors import InputError
 from tests.attacks.marks import attack
 from tests.attacks.setups import fit
@@ -102,16 +101,6 @@ def layers():
     return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
 
 
-class Sequences(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.cells = load_opacus("opacus.layers").DPLSTM(1, 3, batch_first=True)
-        self.head = nn.Linear(3, 2)
-
-    def forward(self, rows):
-        return self.head(self.cells(rows.unsqueeze(2))[0][:, -1])
-
-
 class Tied(nn.Module):
     """One layer twice, one frozen, a buffer that is there twice, and a name that Opacus uses,
     too.
@@ -134,60 +123,35 @@ class Tied(nn.Module):
         return self.head(second(self.second(first(self.first(self.frozen(rows) + self.shift)))))
 
 
-WAYS: dict[str, Any] = {
-    "hooks": lambda: trained(layers()),
-    "functorch": lambda: trained(layers(), grad_sample_mode="functorch"),
-    "ew": lambda: trained(layers(), look=False, grad_sample_mode="ew"),
-    "not wrapped": lambda: trained(layers(), wrap_model=False),
-    "sequences": lambda: trained(Sequences()),
-    "tied": lambda: trained(Tied()),
-    "dropout": lambda: trained(nn.Sequential(nn.Dropout(0.5), layers())),
-    "group norm": lambda: trained(
-        nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(2, 4), nn.Linear(4, 2))
-    ),
-    "public statistics": lambda: trained(
-        nn.Sequential(nn.BatchNorm1d(4, affine=False).eval(), layers())
-    ),
-}
-
-
 def test_nothing_but_numbers_leaves_and_they_are_those_that_training_made():
-    for way, made in WAYS.items():
-        session, live = made()
-        bare = session.released()
-        require_bare(bare)
-        assert all(torch.equal(*both) for both in zip(own(bare), own(live), strict=True)), way
-        assert not any(type(part).__name__.startswith("GradSample") for part in bare.modules()), way
-        assert not any(part.training for part in bare.modules()), way
-        assert [p.requires_grad for p in bare.parameters()] == [
-            p.requires_grad for p in live.parameters()
-        ], way
-        assert not places(own(bare)) & places(own(live)), way
-        assert torch.equal(pickle.loads(pickle.dumps(bare))(X), bare(X)), way
-        require_bare(bare)
-
-
-def test_the_walk_sees_what_records_leave():
-    """Power: the trained modules themselves hold gradients by record, and records."""
-    for way in ("hooks", "functorch", "not wrapped", "tied"):
-        module = WAYS[way]()[1]
-        for part in module.modules():
-            vars(part).pop("ft_compute_sample_grad", None)  # cannot be pickled
-        assert len(X) in {tensor.shape[0] for tensor in Reached(module).tensors if tensor.dim()}, (
-            way
-        )
-        with pytest.raises(AssertionError):
-            require_bare(module)
-
-
-def test_ties_and_what_is_the_users_own_stay():
-    session, network = trained(Tied())
+    session, live = trained(Tied())
     bare = session.released()
+    require_bare(bare)
+    assert all(torch.equal(*both) for both in zip(own(bare), own(live), strict=True))
+    assert not any(type(part).__name__.startswith("GradSample") for part in bare.modules())
+    assert not any(part.training for part in bare.modules())
+    assert [p.requires_grad for p in bare.parameters()] == [
+        p.requires_grad for p in live.parameters()
+    ]
+    assert not places(own(bare)) & places(own(live))
+    assert torch.equal(pickle.loads(pickle.dumps(bare))(X), bare(X))
+    require_bare(bare)
+    # what is the user's own stays
     assert isinstance(bare, Tied)
     assert bare.second.weight is bare.first.weight
     assert bare.shift is bare.again
     assert bare.activations == [torch.tanh, torch.relu]
-    assert torch.equal(bare(X), network(X))
+    assert torch.equal(bare(X), live(X))
+
+
+@pytest.mark.parametrize("settings", [{}, {"wrap_model": False}], ids=["hooks", "not wrapped"])
+def test_the_walk_sees_what_records_leave(settings):
+    """Power: the trained modules themselves hold gradients by record, and records."""
+    session, module = trained(layers(), **settings)
+    require_bare(session.released())
+    assert len(X) in {tensor.shape[0] for tensor in Reached(module).tensors if tensor.dim()}
+    with pytest.raises(AssertionError):
+        require_bare(module)
 
 
 def test_a_module_is_released_again_and_trains_on_as_a_new_one():

@@ -99,21 +99,13 @@ def test_workers_find_the_same_and_protected_records_stay_in_this_process():
 
 
 def test_a_table_of_results_has_scikit_learns_columns():
-    frame = pd.DataFrame(fitted().cv_results_)
-    assert [*frame.columns[:5]] == [
-        "param_max_depth",
-        "params",
-        "mean_test_score",
-        "std_test_score",
-        "rank_test_score",
-    ]
-    assert (frame.sort_values("rank_test_score").mean_test_score.diff().dropna() <= 0).all()
-    assert (frame.std_test_score > 0).all(), "the noise's"
     table = results_table(
         [{"sizes": (1, 2)}, {"sizes": (3, 4)}, {"sizes": None}],
         score=[0.1, 0.3, 0.1],
         noise_std=[0.1] * 3,
     )
+    names = ("param_sizes", "params", "mean_test_score", "std_test_score", "rank_test_score")
+    assert (*table,)[:5] == names
     assert [*table["param_sizes"]] == [(1, 2), (3, 4), None]
     assert [*table["rank_test_score"]] == [2, 1, 2]
     with pytest.raises(AttributeError, match="not fitted"):
@@ -199,20 +191,8 @@ def test_a_model_without_probabilities_is_scored_by_the_order_of_its_decisions()
 
 
 def test_what_cannot_be_had_is_refused_with_the_way():
-    for changed, told in (
-        ({"n_jobs": 0}, r"^n_jobs=0 .* -1 for all processors"),
-        ({"callbacks": 3}, "^callbacks=.*a function of one SearchRelease"),
-        ({"verbose": 3}, "^verbose=3"),
-        (
-            {"budget": 0.5},
-            (
-                r"^budget=0.5 .* such as Budget\(epsilon=1.0, delta=1e-6\).* for a share give"
-                r" X_val=Curator\("
-            ),
-        ),
-    ):
-        with pytest.raises(InputError, match=told):
-            fitted(**changed)
+    with pytest.raises(InputError, match=r"^budget=0.5 .* for a share give X_val=Curator\("):
+        fitted(budget=0.5)
     for name, told in (
         ("sample_weight", "class_weight=.*scoring of your own"),
         ("check_input", "when you make it"),

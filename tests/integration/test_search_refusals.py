@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import scipy.sparse
 import scipy.stats as st
-import torch
 from sklearn.base import clone
 from sklearn.exceptions import FitFailedWarning
+from sklearn.linear_model import Ridge
+from sklearn.metrics import accuracy_score, f1_score, make_scorer
 from sklearn.utils.estimator_checks import check_estimator
 
 from dpbo import Adjacency, Budget, Curator, Privacy, PrivacyUnit
-from dpbo.errors import BudgetExceeded, InputError, UsageError
+from dpbo.errors import BudgetExceeded, InputError
 from dpbo.ledger import Ledger
 from dpbo.mechanisms import NoNoise
-from dpbo.search import Auto, NoisedSearch, strategies
-from dpbo.search.training import Tables
+from dpbo.search import Auto, NoisedSearch, WeightedCV, strategies
 from tests.integration.test_search import (
     ALL,
     BUDGET,
@@ -37,6 +37,7 @@ FRAME_COLUMNS = list("abcdefgh")
 FEW = NoisedSearch(n_initial=2)
 NEARBY = NoisedSearch(n_initial=2, trust_region=True)
 EXACT = NoNoise(allow_not_private=True)
+RIDGE = {"estimator": Ridge(), "param_distributions": {"alpha": [0.1, 1.0]}}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"param_distributions": "max_depth", "strategy": ALL}, "^param_distributions="),
     ({"strategy": NoisedSearch(risk=0.6)}, "^risk="),
@@ -47,6 +48,25 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"param_distributions": {"max_depth": [-1, -2]}, "strategy": ALL, "n_iter": 2}, "max_depth"),
     ({"param_distributions": {"max_depth": [2], "criterion": ["gini"]}}, "param_distributions="),
     ({"param_distributions": {"ccp_alpha": st.uniform(0, -1)}}, "ccp_alpha="),
+    ({"param_distributions": {}}, "^param_distributions="),
+    ({"param_distributions": [{}]}, "^param_distributions="),
+    ({"strategy": WeightedCV(cells=4), "scoring": "f1"}, "^scoring="),
+    ({"strategy": WeightedCV(cells=1)}, "^cells="),
+    ({"strategy": "auto", "n_iter": 1}, "^n_iter="),
+    ({"adjacency": "add-or-remove-one"}, "^divisor="),
+    # of the other kind of estimator
+    ({"scoring": "neg_mean_absolute_error"}, "^scoring="),
+    ({**RIDGE, "scoring": "neg_brier_score"}, "^scoring="),
+    ({**RIDGE, "scoring": make_scorer(f1_score)}, "^scoring="),
+    # several, and a function of scikit-learn that compares labels
+    ({"scoring": {"accuracy": "accuracy", "f1": "f1"}}, "^scoring="),
+    ({"scoring": accuracy_score}, "^scoring="),
+    # as Optuna and Lightning call theirs
+    ({"callbacks": lambda study, trial: None}, "^callbacks="),
+    ({"callbacks": 3}, "^callbacks=.*a function of one SearchRelease"),
+    ({"random_state": None}, "^random_state="),
+    ({"n_jobs": 0}, "^n_jobs=0 .* -1 for all processors"),
+    ({"verbose": 3}, "^verbose=3"),
 ]
 
 
@@ -107,22 +127,6 @@ def test_a_validation_table_of_another_form_and_unused_arguments_are_refused(tmp
     search = short(budget=0.5, strategy="choice", allow_repeated=False)
     with pytest.warns(UserWarning, match="is not compared with the groups of the Curator"):
         search.fit(*TRAIN, curator, groups_train=np.arange(400))
-
-
-@pytest.mark.attack("A20")
-def test_a_unit_on_both_sides_is_seen_and_labels_of_two_kinds_are_refused():
-    rows = np.zeros((3, 1))
-    apart = {"numbers": [10, 11, 12], "text": ["x", "y", "z"]}
-    for groups, trained, kind in (
-        ([1, 2, 2], torch.tensor([2, 3, 3]), "numbers"),
-        (np.array([1, 2, 2]), [2.0, 3.0, 4.0], "numbers"),
-        (["a", "7", "7"], np.array(["a", "c", "c"]), "text"),
-    ):
-        with pytest.raises(InputError, match=r"^groups_train="):
-            Tables(rows, None, rows.copy(), None).require_apart(groups, trained)
-        Tables(rows, None, rows.copy(), None).require_apart(groups, apart[kind])
-        with pytest.raises(UsageError, match="different kinds"):
-            Tables(rows, None, rows.copy(), None).require_apart([1, "b", 1], trained)
 
 
 def test_a_name_that_begins_another_is_no_sign_that_a_search_has_begun():

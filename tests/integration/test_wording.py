@@ -7,7 +7,7 @@ import torch
 
 from dpbo import Space
 from dpbo.errors import InputError
-from dpbo.integrations.parameter_encoding import Kind, ParameterEncoding
+from dpbo.integrations.parameter_encoding import ParameterEncoding
 from tests.setups import DOUBLE
 
 SPECS = {
@@ -27,32 +27,6 @@ SPACE = Space(**SPECS)
 
 def plain(value, _others):
     return value is None or isinstance(value, (bool, int, float, str))
-
-
-def test_every_parameter_is_what_a_user_calls_it():
-    words = {parameter.name: parameter for parameter in ParameterEncoding(SPACE, plain).parameters}
-    kinds = {name: parameter.kind for name, parameter in words.items()}
-    assert kinds == {
-        "C": Kind.LOG,
-        "momentum": Kind.REAL,
-        "lag (quantile)": Kind.REAL,
-        "shifted (quantile)": Kind.REAL,
-        "depth": Kind.WHOLE,
-        "batch": Kind.ORDERED,
-        "layers": Kind.WHOLE,
-        "kernel": Kind.CATEGORY,
-        "sizes": Kind.CATEGORY,
-        "flag": Kind.CATEGORY,
-    }
-    assert (words["C"].low, words["C"].high) == (1e-2, 1e3)
-    assert (words["momentum"].low, words["momentum"].high) == (0.5, 0.9)
-    assert (words["lag (quantile)"].low, words["lag (quantile)"].high) == (
-        1e-3,
-        1 - 1e-3,
-    ), "as the space searches it"
-    assert (words["depth"].low, words["depth"].high, words["depth"].step) == (2, 9, 1)
-    assert (words["layers"].low, words["layers"].high, words["layers"].step) == (2, 6, 2)
-    assert words["sizes"].labels == ("(10,)", "(20, 20)", None)
 
 
 def test_words_and_points_are_the_same_place():

@@ -9,11 +9,10 @@ import sys
 import pytest
 import torch
 from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
-from botorch.exceptions.warnings import InputDataWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
-from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import MaternKernel, RBFKernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.models import GP
 
@@ -68,10 +67,6 @@ def finite_gp(runs):
     return model
 
 
-def gradient_posterior(runs):
-    return GradientPosterior(RBFKernel().double(), 1e-3).conditioned_on(X[runs])
-
-
 def test_each_is_a_subclass_of_what_the_card_says():
     model = gradient_gp(0)
     bases = {
@@ -120,24 +115,6 @@ def test_what_was_made_of_a_model_stays_when_that_is_fitted_or_goes_on():
         chosen = suggest_ucb(finite, SCHEDULE)
         assert int(ucb.best_of(GRID, 1)) == int(chosen)
         finite.observe(chosen, 0.1)
-
-
-def test_float32_is_refused_by_name():
-    with pytest.warns(InputDataWarning):
-        narrow = SingleTaskGP(X[0].float(), Y[0].float())
-    kernel = ScaleKernel(MaternKernel(nu=2.5))
-    refused = {
-        "candidates": lambda: FiniteGP(GRID.float(), kernel.double(), 1e-2),
-        "kernel": lambda: GradientPosterior(kernel.float(), 0.0),
-        "X": lambda: gradient_gp(0).gradient_posterior(X[0].float()),
-        "train_X": lambda: GradientInformation(narrow, rand(D)),
-        "model": lambda: GPUCB(narrow, SCHEDULE),
-    }
-    for name, call in refused.items():
-        with pytest.raises(InputError) as error:
-            call()
-        assert error.value.parameter == name
-        assert "float64" in str(error.value)
 
 
 def of_a_step(runs):

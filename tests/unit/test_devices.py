@@ -51,6 +51,7 @@ from dpbo.papers.kusner import KusnerSearch
 from dpbo.papers.po_gp_ucb import Modeler, RowTable
 from dpbo.queries import CandidateScores, CellMeans, ClippedMean, QuantileUtilities
 from dpbo.queries.ball import Ball
+from dpbo.records import examples
 from dpbo.testing import SeededEntropy
 from tests.setups import DOUBLE, EXACT, box
 from tests.shadow import Shadow
@@ -446,7 +447,15 @@ EACH = pytest.mark.parametrize(
 )
 
 
+@pytest.fixture
+def tried_once(name, monkeypatch):
+    """The trial of a score is nearly all of a case's time: one case has it."""
+    if name != "objective":
+        monkeypatch.setattr(examples, "require_per_record", lambda *_, **__: None)
+
+
 @EACH
+@pytest.mark.usefixtures("tried_once")
 def test_no_tensor_lies_on_the_callers_default_device(name):
     """The GPU, else `meta`: whatever is made there has no numbers, and fails."""
     with torch.device(Gpu.name if torch.cuda.is_available() else "meta"):
@@ -468,6 +477,7 @@ def test_a_score_sees_the_callers_default_device():
 
 
 @EACH
+@pytest.mark.usefixtures("tried_once")
 def test_results_are_the_cpus_and_lie_where_the_inputs_do(name, request):
     there = Gpu() if torch.cuda.is_available() else request.getfixturevalue("device")
     found = (THERE | HERE)[name](there)

@@ -14,17 +14,14 @@ from botorch.optim import optimize_acqf
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from dpbo import (
-    Adjacency,
     Budget,
     BudgetExceeded,
     PrivateObjective,
     Space,
 )
-from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable, ScoreError, UsageError
 from dpbo.ledger.ledger import Ledger
-from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
-from dpbo.objective import NoiseWarning
+from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE, charges, of, owner, point
@@ -219,50 +216,6 @@ def test_fit_gets_x_and_score_gets_the_model_and_a_failing_fit_charges_nothing()
     with pytest.raises(IndexError, match="out of bounds"):
         search(X)
     assert search.remaining == 10
-
-
-def test_too_much_noise_is_warned_of():
-    with pytest.warns(NoiseWarning, match="a tenth of the score range"):
-        objective(make(budget=Budget(0.001, 1e-9)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", NoiseWarning)
-        objective(make())
-
-
-def test_private_counts_need_a_divisor_and_work_with_one():
-    curator = make(adjacency=Adjacency.ADD_OR_REMOVE_ONE)
-    with pytest.raises(InputError, match="divisor"):
-        objective(curator)
-    Y, Yvar = objective(curator, divisor=N)(X)
-    assert (Y - truth(X)).abs().max() < 6 * Yvar.max().sqrt()
-    assert Yvar[0].sqrt().item() == pytest.approx(
-        0.5 * objective(curator, divisor=N).noise_multiplier / N
-    )
-
-
-@pytest.mark.parametrize(
-    ("accounting", "mechanism"),
-    [
-        (PureFilter(), None),
-        (ZCDPFilter(), None),
-        (RDPFilter(8.0), None),
-        (GDPFilter(), LaplaceMechanism),
-    ],
-)
-def test_every_filter_guards_a_plan(accounting, mechanism, on_disk):
-    terms = {"accounting": accounting, **on_disk}
-    plan = {"evaluations": 6, "budget": 0.9, "mechanism": mechanism}
-    Y, Yvar = objective(make(**terms), **plan)(X)
-    assert (Y - truth(X)).abs().max() < 12 * Yvar.max().sqrt()
-    again = objective(make(**terms), **plan)
-    again(X)
-    with pytest.raises(BudgetExceeded):
-        again(X[:1])
-    with pytest.raises(BudgetExceeded):
-        objective(make(**terms), evaluations=1, budget=0.2, name="more")
-    guarantee = make(**terms).statement().guarantee
-    assert guarantee.epsilon == pytest.approx(3.0)
-    assert ("GDP" in str(guarantee)) == isinstance(accounting, GDPFilter)
 
 
 def test_values_of_other_questions_under_its_plan_are_no_part_of_its_history():

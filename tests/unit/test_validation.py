@@ -17,7 +17,6 @@ import torch
 from sklearn.model_selection import GridSearchCV
 
 import dpbo
-from dpbo import Curator, PrivacyUnit, Space, plan
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent
 from dpbo.gibo import DPGIBO, GIBOSettings
@@ -165,16 +164,6 @@ def test_uses_that_are_usual_elsewhere_are_taken():
     assert found.fit(np.linspace(-1, 1, 80).reshape(40, 2)).best_params_["n_clusters"] in (1, 2)
 
 
-def test_a_refusal_says_what_is_taken_and_how_to_make_it():
-    for name, given, told in (
-        ("unit", 3, r"must be a PrivacyUnit or a text .*\. For example PrivacyUnit\('record'\)"),
-        ("budget", 3.0, r"must be a Budget. For example Budget\(epsilon=3.0, delta=1e-6\)"),
-        ("accounting", "gdp", "must be an Accounting or None"),
-    ):
-        with pytest.raises(InputError, match=told):
-            make(**{name: given})
-
-
 def test_of_an_array_the_dtype_and_dimensions_are_told_and_never_how_many_rows():
     objective = dpbo.PrivateObjective(make(), score, score_range=(0.0, 1.0), evaluations=3)
     for told, given in {
@@ -215,18 +204,3 @@ def test_neither_records_nor_long_sequences_are_read():
     assert held(records, rows, labels)[1] is rows
     assert records.read == 0
     assert labels.read <= 1000
-
-
-def test_a_call_that_lacks_or_misnames_an_argument_says_what_it_takes():
-    """Python's own words name what is missing, and neither the rest nor an example."""
-    space = Space(x=[1, 2])
-    calls: dict[str, tuple[Any, ...]] = {
-        "PrivacyUnit takes name, and if you wish groups=. For example Privacy": (PrivacyUnit,),
-        "Space.sample takes q, seed=, and if you wish device=": (space.sample, 2),
-        "Curator takes records, unit=, adjacency=, budget=": (Curator, [1.0]),
-        "plan takes units, budget, and if you wish evaluations=": (plan, 1000),
-    }
-    for told, (function, *given) in calls.items():
-        with pytest.raises(TypeError) as raised:
-            function(*given)
-        assert raised.value.__notes__[0].startswith(told), raised.value.__notes__

@@ -13,13 +13,14 @@ def make(url, **changed):
     return owner(RECORDS, ledger=url, **{"budget": Budget(3.0, 1e-5), "dataset": "fire", **changed})
 
 
-def search(curator, evaluations):
+def search(curator, evaluations, name="search", **changed):
     return PrivateObjective(
         curator,
         lambda x, r: 1 - (r - x[0]).abs(),
         score_range=(0.0, 1.0),
         evaluations=evaluations,
-        name="search",
+        name=name,
+        **changed,
     )
 
 

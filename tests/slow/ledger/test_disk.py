@@ -211,22 +211,6 @@ def test_an_older_copy_under_a_running_curator_is_seen(tmp_path, drawn, how):
     require_going_on(curator, drawn, handle, url)
 
 
-def test_another_copy_that_grew_past_the_seen_head_is_seen(tmp_path, drawn):
-    curator = make(url := str(tmp_path / "l.db"))
-    shutil.copy(url, tmp_path / "old.db")
-    curator.release(MEAN, NOISE)
-    curator.ledger.head()
-    shutil.copy(tmp_path / "old.db", url)
-    with pytest.raises(LedgerRolledBack, match="lacks record 2"):
-        make(url)
-    pathlib.Path(f"{url}.fingerprints").unlink()
-    other = make(url)
-    for _ in range(3):
-        other.release(MEAN, NOISE)
-    with pytest.raises(LedgerCorrupt, match="another copy"):
-        curator.release(MEAN, NOISE)
-
-
 def test_a_value_answers_a_charge_and_nothing_else(tmp_path):
     curator = make(str(tmp_path / "l.db"))
     curator.release(MEAN, NOISE)

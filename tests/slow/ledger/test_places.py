@@ -165,7 +165,7 @@ def _link(file):
         pytest.param(_link, False, id="a link to itself elsewhere"),
     ],
 )
-@pytest.mark.parametrize("place", ["file", "server"])
+@pytest.mark.parametrize("place", ["file", pytest.param("server", marks=pytest.mark.deep)])
 @attack("A16", "A22")
 def test_whatever_becomes_of_the_fingerprints_nothing_is_charged_twice(
     request, tmp_path, monkeypatch, place, spoil, goes_on

@@ -197,8 +197,11 @@ def test_text_that_is_no_text_and_nesting_without_end(tmp_path):
                 call()
 
 
-def test_a_ledger_of_the_first_schema_is_refused_and_left_as_it_was(tmp_path):
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside one of today's"])
+def test_a_ledger_of_the_first_schema_is_refused_and_left_as_it_was(tmp_path, beside):
     file = tmp_path / "l.db"
+    if beside:
+        Ledger(str(file), BIRTH)
     with contextlib.closing(sqlite3.connect(file)) as connection:
         connection.execute("CREATE TABLE dpbo_ledger (seq INTEGER PRIMARY KEY, body TEXT)")
         connection.commit()
@@ -207,14 +210,6 @@ def test_a_ledger_of_the_first_schema_is_refused_and_left_as_it_was(tmp_path):
         with pytest.raises(LedgerMismatch, match=r"schema=1.*the dpbo version that wrote it"):
             call()
     assert file.read_bytes() == before
-
-
-def test_a_ledger_of_the_first_schema_beside_one_of_todays_is_refused(ledger, url):
-    with ledger.storage.writing() as connection:
-        connection.exec_driver_sql("CREATE TABLE dpbo_ledger (seq INTEGER PRIMARY KEY, body TEXT)")
-    for call in (lambda: Ledger.open(url), lambda: Ledger(url, BIRTH)):
-        with pytest.raises(LedgerMismatch, match=r"schema=1.*the dpbo version that wrote it"):
-            call()
 
 
 def test_a_schema_of_a_later_version_is_refused(ledger, url):

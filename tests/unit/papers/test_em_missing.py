@@ -74,17 +74,6 @@ def test_without_noise_the_estimates_are_those_of_the_complete_rows(estimates, s
     assert found == pytest.approx(estimates(complete(X), mechanism=EXACT, **settings), abs=5e-4)
 
 
-def test_with_noise_they_are_within_it():
-    X = people()
-    private = DPGaussianMixture(3, budget=Budget.gdp(1.0, delta=1e-6), **SCALED).fit(X)
-    order = private.means_[:, 0].argsort()
-    _, noise = private.standard_errors(sampling=False)
-    exact = mixture(complete(X), mechanism=EXACT)[:, 1:] * BOUNDS[:, 1]
-    assert (np.abs(private.means_[order] - exact) / noise[order]).max() < 4.5
-    by_factors = factors(X, budget=Budget.gdp(1.0, delta=1e-6))
-    assert by_factors == pytest.approx(factors(complete(X), mechanism=EXACT), abs=0.02)
-
-
 @pytest.mark.parametrize(
     ("public", "released", "taken"),
     [(100, 97.5, 100.0), (100, 103.0, 100.0), (100, 96.5, 96.5), (None, 97.5, 97.5), (9, 0.5, 4.0)],

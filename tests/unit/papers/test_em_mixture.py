@@ -248,7 +248,10 @@ def test_averaging_takes_off_the_noise_it_says():
 
 @pytest.mark.parametrize(
     ("adjacency", "missing"),
-    [(REPLACE, 0.0), (REPLACE, 0.2), pytest.param(ADD, 0.0, marks=pytest.mark.deep)],
+    [
+        (REPLACE, 0.2),
+        *(pytest.param(adjacency, 0.0, marks=pytest.mark.deep) for adjacency in (REPLACE, ADD)),
+    ],
 )
 def test_estimates_lie_within_their_standard_errors(adjacency, missing):
     """Noise alone beside the fit without it, and both around what 25 tables were drawn from."""
@@ -341,7 +344,7 @@ def test_a_cell_that_is_no_number_is_not_quoted_and_one_row_refuses_no_others():
         X[3, 1] = cell
         listed = X.tolist()
         for rows in (X, listed, [*map(tuple, listed)]):
-            mixture(budget=Budget(50.0, 1e-6), n_components=1).fit(rows)
+            mixture(budget=Budget(50.0, 1e-6), n_components=1, max_iter=1).fit(rows)
     others: tuple[Any, ...] = (None, 5.0, "secret", {}, [], [1.0], [1.0, 2.0, 3.0], [[1.0, 2.0]])
     tensors = (torch.tensor([1j, 2.0]), torch.ones(3, requires_grad=True))
     for place, dimension in ((0, None), (3, None), (-1, 2)):
@@ -370,15 +373,10 @@ def test_a_far_cluster_of_few_records_is_kept():
 
 
 @attack("A5", "A8")
-def test_rows_that_are_not_finite_count_as_nothing_and_no_records_are_as_private():
+def test_no_records_are_as_private():
     assert mixture(adjacency=ADD).fit(np.empty((0, 2))).statement()
     with pytest.raises(ValueError, match="0 sample"):
         mixture().fit(np.empty((0, 2)))
-    X = blobs(3000)
-    X[::100] = np.nan
-    assert mixture(mechanism=EXACT).fit(X).score(blobs(500, seed=3)) == pytest.approx(
-        mixture(mechanism=EXACT).fit(blobs(3000)[1:]).score(blobs(500, seed=3)), abs=0.05
-    )
 
 
 def test_bad_input_is_refused_and_reserves_nothing():

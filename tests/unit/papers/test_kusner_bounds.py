@@ -80,34 +80,33 @@ def test_theorems_5_6_and_8():
     assert released == pytest.approx(omega + 3.0 * paper / 0.5)
 
 
-def test_theorem_3_as_printed():
+def test_theorem_3_as_printed_and_theorems_3_and_4_as_derived():
+    def regret_and_gap(failures):
+        """By unions of so many times the failures that the paper counts."""
+        beta = 2 * math.log(failures * COUNT * EVALUATIONS**2 * math.pi**2 / (3 * DELTA))
+        found = math.sqrt(8 / math.log(1 + 1 / NOISE) * beta * 5.0 / EVALUATIONS)
+        return found, 2 * math.sqrt((1 - KAPPA) * math.log((2 + failures) * COUNT / DELTA))
+
+    found, c = regret_and_gap(1)
     q = math.sqrt(NOISE) * math.sqrt(8 * math.log(3 / DELTA))
-    beta = 2 * math.log(COUNT * EVALUATIONS**2 * math.pi**2 / (3 * DELTA))
-    found = math.sqrt(8 / math.log(1 + 1 / NOISE) * beta * 5.0 / EVALUATIONS)
-    c = 2 * math.sqrt((1 - KAPPA) * math.log(3 * COUNT / DELTA))
-    sensitivity = printed.theorem_3(**SETTING, kappa=KAPPA, gamma=5.0)
-    assert sensitivity == pytest.approx(found + c + q)
-    corrected = bounds.theorem_3(**SETTING, kappa=KAPPA, gamma=5.0)
-    assert corrected > sensitivity, "what the noise's maximum and the union of failures cost"
-
-
-def test_corrected_theorems_3_and_4_as_derived():
-    beta = 2 * math.log(2 * COUNT * EVALUATIONS**2 * math.pi**2 / (3 * DELTA))
-    found = math.sqrt(8 / math.log(1 + 1 / NOISE) * beta * 5.0 / EVALUATIONS)
-    c = 2 * math.sqrt((1 - KAPPA) * math.log(4 * COUNT / DELTA))
+    paper = printed.theorem_3(**SETTING, kappa=KAPPA, gamma=5.0)
+    assert paper == pytest.approx(found + c + q)
+    found, c = regret_and_gap(2)
     q = 2 * math.sqrt(NOISE) * math.sqrt(2 * math.log(8 * EVALUATIONS / DELTA))
-    assert bounds.theorem_3(**SETTING, kappa=KAPPA, gamma=5.0) == pytest.approx(found + c + q)
+    sensitivity = bounds.theorem_3(**SETTING, kappa=KAPPA, gamma=5.0)
+    assert sensitivity == pytest.approx(found + c + q)
+    assert sensitivity > paper, "what the noise's maximum and the union of failures cost"
     one = math.sqrt(NOISE) * math.sqrt(2 * math.log(2 * EVALUATIONS / (0.75 * DELTA)))
     utility = bounds.theorem_4(
         evaluations=EVALUATIONS,
         noise=NOISE,
         delta=DELTA,
         regret=bounds.regret(**SETTING, gamma=5.0),
-        sensitivity=found + c + q,
+        sensitivity=sensitivity,
         epsilon=2.0,
         a=3.0,
     )
-    assert utility == pytest.approx(one + found + 3.0 * (found + c + q) / 2.0)
+    assert utility == pytest.approx(one + found + 3.0 * sensitivity / 2.0)
 
 
 # the slope of SE is N(0, 1/l^2); on [0, 1] its supremum obeys P(sup > s) <= a exp(-s^2/b^2) with

@@ -88,14 +88,6 @@ def on_values(f, noise=0.0, **changes):
     return search(gain=observed, **changes)
 
 
-def test_the_search_inside_finds_the_best_candidate_and_its_value():
-    plan = search()
-    assert abs(float(plan.candidates[int(exact(plan.best()).argmax())]) - 0.7) < 0.03
-    assert exact(plan.value()).item() == pytest.approx(1.0, abs=0.02)
-    last = plan.last(amplitude=0.1, tau=1.0)
-    assert exact(last).item() == pytest.approx(1.0, abs=0.2)
-
-
 def test_the_noise_is_the_papers():
     """The exponential mechanism's sensitivity is theorem 1, the Laplace scale theorem 3 (or 5) over
     epsilon.

@@ -81,16 +81,6 @@ def test_a_row_is_asked_once_unless_repeats_are_wanted():
     assert len(set(again)) < 30
 
 
-def test_it_finds_the_best_row():
-    Z = rows()
-    asking = Modeler(Z, kernel=kernel(1e-4), noise=NOISE)
-    for index in (3, 17, 40):
-        asking.tell(index, value(Z, index))
-    played(asking, Z, 8)
-    assert asking.best[1] == max(y for _, y in asking.history)
-    assert max(value(Z, index) for index in range(len(Z))) - asking.best[1] < 0.05
-
-
 def test_rows_under_way_count_as_seen_at_their_mean():
     Z = rows()
     asking = Modeler(Z, kernel=kernel(), noise=NOISE)

@@ -239,23 +239,6 @@ def ask(private, *rows):
     return private.release_all(handles, LaplaceMechanism.of(1.0), name="y", reservation="y")
 
 
-@attack("A22")
-def test_distinct_rows_compose_in_parallel_and_repeats_do_not():
-    private = tabled()
-    total = private.ledger.head().total
-    for row in range(6):
-        ask(private, row)
-    ask(private, 3)
-    assert private.ledger.head().total == total, "reserved: twice any one row"
-    assert private.ledger.used() == {"y": 2}
-    with pytest.raises(BudgetExceeded):
-        ask(private, 3)
-    ask(private, 4)
-    private.ledger.verify()
-    assert "evaluations of each row 2" in str(private.statement())
-    assert "releases so far cost (2.000, 0.0)-DP" in str(private.statement())
-
-
 def test_a_parallel_plan_refuses_questions_about_everybody():
     private = tabled()
     handle = private.evaluate(ClippedMean(lambda _, r: r["y"], score_range=(0.0, 1.0)))

@@ -98,19 +98,6 @@ def test_a_clipped_record_has_the_same_place_whoever_stands_beside_it(d):
     assert (alone.T / 2.0**20 - clipped).abs().max() <= 4 / 2.0**20
 
 
-@attack("A4")
-@pytest.mark.parametrize("d", [1, 3])
-def test_a_whitened_record_has_the_same_place_whoever_stands_beside_it(d):
-    X, matrix = (torch.randn(n, d, dtype=DOUBLE) for n in (300, d))
-    ball = Ball(2.0, matrix=matrix)
-    (k, valid), (rest, _) = lattice_chunks(X, ball, 16, 256)
-    assert valid.all()
-    alone = torch.cat([next(lattice_chunks(x[None], ball, 16, 256))[0][:, :1] for x in X], 1)
-    assert torch.equal(alone, torch.cat([k, rest[:, :44]], 1))
-    clipped = ball.inward(X) / ball.inward(X).norm(dim=1, keepdim=True).clamp(min=1.0)
-    assert (alone.T / 2.0**16 - clipped).abs().max() <= 4 / 2.0**16
-
-
 def test_steps_are_the_finest_that_no_sum_overflows():
     for units, components, degree in itertools.product(
         (None, 1, 1000, 2**21, 2**32), (1, 2, 5, 200), (1, 2)

@@ -3,11 +3,9 @@ own.
 """
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
-from sklearn.preprocessing import LabelEncoder
 
 from dpbo import PrivacyUnit
 from dpbo.errors import InputError, LedgerMismatch, PrivateFailure, ScoreError
@@ -18,14 +16,8 @@ from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import CellMeans, ClippedMean, ClippedSum
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE, FIRST_MEAN, owner, point
+from tests.unit.testing.test_per_record import FRAME, LEAKS
 
-FRAME = pd.DataFrame(
-    {
-        "age": [31, 45, 45, 62],
-        "job": ["nurse", "baker", "clerk", "nurse"],
-        "dose": [0.5, 0.25, 0.75, 1.0],
-    }
-)
 RECORDS = torch.linspace(0.0, 1.0, 8, dtype=DOUBLE)[:, None]
 
 
@@ -41,19 +33,10 @@ def exact_sum(score, records, subject=None, **settings):
     return answer.numerators.item() * answer.quanta[0]
 
 
-LEAKS = {
-    "mean": lambda _, r: (r["dose"] > r["dose"].mean()) * 1.0,
-    "codes": lambda _, r: r["job"].astype("category").cat.codes / 4.0,
-    "LabelEncoder": lambda _, r: LabelEncoder().fit_transform(r["job"].astype(str)) / 4.0,
-    "maximum": lambda _, r: r["dose"] / r["dose"].max(),
-    "the number of records": lambda _, r: 1.0 / len(r) + r["dose"] * 0,
-}
-
-
 @attack("A9", "A34")
 @pytest.mark.parametrize("name", LEAKS)
 def test_a_score_over_the_batch_sees_no_other_record(name):
-    alone = [exact_sum(LEAKS[name], FRAME[i : i + 1], schema=FRAME) for i in range(4)]
+    alone = [exact_sum(LEAKS[name], FRAME[i : i + 1], schema=FRAME) for i in range(len(FRAME))]
     assert exact_sum(LEAKS[name], FRAME, schema=FRAME) == pytest.approx(sum(alone), abs=1e-8)
 
 

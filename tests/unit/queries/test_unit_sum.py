@@ -34,26 +34,6 @@ class Totals(UnitSum):
         return records * torch.as_tensor(self.factors)
 
 
-@dataclass(eq=False)
-class Notes(UnitSum):
-    """Writes down what it saw."""
-
-    mean: float = 0.0
-    score_range = (0.0, 1.0)
-
-    def score(self, records):
-        self.mean = float(records.mean())
-        return records[:, 0]
-
-
-@attack("A21")
-def test_what_a_score_writes_to_a_field_is_no_public_input():
-    curator = owner(RECORDS, allow_repeated=True)
-    curator.release(Notes(), GaussianMechanism(20.0))
-    assert curator.statement().public_inputs
-    assert f"{float(RECORDS.mean()):.6g}" not in curator.statement().to_json()
-
-
 @tries(30)
 @attack("A4", "A5", "A9", "A20", "A36")
 class TestTotals(SumContract):
