@@ -113,8 +113,8 @@ def calibrate(
         )
         if isinstance(chosen, PureFilter) and isinstance(given, GaussianEvent):
             remedy = (
-                "Gaussian noise has no pure epsilon: pass event=LaplaceEvent, or"
-                " accounting=GDPFilter()."
+                "Gaussian noise has no pure epsilon: pass event=LaplaceEvent"
+                " (DiscreteLaplaceEvent with Ranks(trust='sum')), or accounting=GDPFilter()."
             )
         raise InputError("event", given.mechanism, f"one that {chosen.name} can pay for", remedy)
     return multiplier

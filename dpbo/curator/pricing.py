@@ -106,7 +106,10 @@ def priced(
                 " event and as many slots."
             )
         if accounting.events:
-            remedy = "The plan must list this event, with as many slots as there are releases."
+            remedy = (
+                f"The plan must list this event, a {type(event).__name__}, with as many slots as"
+                " there are releases."
+            )
         names = " or ".join(kind.__name__ for kind in kinds)
         raise UsageError(f"{type(accounting).__name__} cannot pay for {names}. {remedy}")
 

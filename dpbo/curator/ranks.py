@@ -218,6 +218,13 @@ class Ranks:
         """
         self._told_with(np.zeros(0, dtype=np.int64), b"")
 
+    def give_up(self) -> None:
+        """Tell that this rank failed after the last attempt, if that is still to be told."""
+        if self._untold is not None:
+            _, *asked = self._untold
+            self._untold = True, *asked
+            self.tell()
+
     def run_on_rank_0(self, title: str, question: Iterable[Any], work: Callable[[], T]) -> T:
         """`work()` of rank 0, or its error, on every rank; with trust="sum" each rank's own."""
         if self._masks is not None:

@@ -205,7 +205,8 @@ class OwnLedger:
         numbers: int,
     ) -> T:
         """`draw(charge())` of each rank, after `compare()`. None sends anything of its sum before
-        it has charged; where one cannot, it sends random words, and no total is one.
+        it has charged. Where one cannot, or fails before its first word, it sends random words, and
+        no total is one.
 
         Args:
             numbers: how many a total has at most, the same on all ranks.
@@ -220,13 +221,17 @@ class OwnLedger:
             return charge()
 
         charged, error = self._ranks.attempt(*self._asking(title, question), compared, numbers)
-        if error is None:
+        try:
+            if error is not None:
+                raise error
             self._ranks.key_by(self.head())
-        if charged is None:
-            self._ranks.tell()
-        if error is not None:
-            raise error
-        return draw(cast(C, charged))
+            if charged is None:
+                self._ranks.tell()
+            return draw(cast(C, charged))
+        except BaseException:
+            # The others wait for this rank's words.
+            self._ranks.give_up()
+            raise
 
     def _catch_up(self) -> None:
         """Add the entries that the longest of all ledgers holds beyond this one's."""

@@ -32,6 +32,7 @@ from dpbo.mechanisms.rounding import WIDEN, random_word, random_words
 # Covers the rounding of the floats that make L.
 ROUND_UP = 1.0 + 2.0**-48
 _HALF = np.uint64((1 << 63) - 1)
+_BLOCK = 1 << 14
 
 
 def parameter(scale: float) -> float:
@@ -41,6 +42,13 @@ def parameter(scale: float) -> float:
 
 def differences(L: float, m: int, count: int, entropy: Entropy) -> Integers:
     """So many independent draws of X - X', where X and X' are NB(1/m, 1 - e^-L); L below 20."""
+    # In blocks, as each number takes several terms.
+    sizes = [min(_BLOCK, count - start) for start in range(0, count, _BLOCK)]
+    drawn = [_differences(L, m, size, entropy) for size in sizes]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *drawn])
+
+
+def _differences(L: float, m: int, count: int, entropy: Entropy) -> Integers:
     terms = poisson(L, m, count, entropy)
     expected = 2.0 * L / m * count
     # More than are needed, so that the time tells nothing of their number.

@@ -194,12 +194,15 @@ def _exceeded(shape: float, probability: float) -> float:
     most 1/2.
     """
 
+    # what lies beyond this is far less than any probability that is asked for
+    end = float(scipy.special.gammainccinv(shape, 1e-300))
+
     def tail(x: float) -> float:
         def part(g: float) -> float:
             density = math.exp((shape - 1.0) * math.log(g) - g - math.lgamma(shape))
             return density * float(scipy.special.gammaincc(shape, max(x + g, 0.0)))
 
-        return float(scipy.integrate.quad(part, 0.0, math.inf, epsabs=0.0)[0])
+        return float(scipy.integrate.quad(part, 0.0, end, epsabs=0.0, points=[shape])[0])
 
     # one of the two exceeds this with that probability, and 1/2 is exceeded at 0
     most = float(scipy.special.gammainccinv(shape, probability))

@@ -1353,7 +1353,7 @@ SABOTAGES = (
         new="if False:",
         test=(
             "tests/slow/ranks/test_hospitals.py"
-            "::test_where_one_rank_cannot_charge_the_others_read_a_random_word"
+            "::test_where_one_rank_cannot_charge_or_draw_the_others_read_a_random_word"
         ),
     ),
     Sabotage(
@@ -1363,7 +1363,7 @@ SABOTAGES = (
         new="if False:",
         test=(
             "tests/slow/ranks/test_hospitals.py"
-            "::test_where_one_rank_cannot_charge_the_others_read_a_random_word"
+            "::test_where_one_rank_cannot_charge_or_draw_the_others_read_a_random_word"
         ),
     ),
     Sabotage(
@@ -1388,9 +1388,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "hospitals' ledgers are not compared",
-        where="dpbo.curator.shared_ledger:OwnLedger.change",
-        old="run_together(shown, (head, *question), work)",
-        new="run_together(title, question, work)",
+        where="dpbo.curator.shared_ledger:OwnLedger._asking",
+        old='return f"{title} after entry {self._read} ({head[:8]})", (head, *question)',
+        new="return title, question",
         test=(
             "tests/slow/ranks/test_hospitals.py"
             "::test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again"

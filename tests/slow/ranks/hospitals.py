@@ -5,6 +5,7 @@ every noise that it draws is noted in files of its own.
 import contextlib
 import datetime
 import functools
+import itertools
 import json
 import os
 import pickle
@@ -22,6 +23,7 @@ from sklearn.linear_model import LogisticRegression
 from dpbo import Adjacency, Budget, Curator, DPSearch, Ranks
 from dpbo.accounting.filters import PureFilter
 from dpbo.curator.secure_sum import Masks
+from dpbo.curator.shared_ledger import OwnLedger
 from dpbo.entropy import system_entropy
 from dpbo.errors import LedgerUnavailable, PrivacyError
 from dpbo.gibo.algorithm import choose_start
@@ -270,24 +272,45 @@ def garbage(ranks, folder):
 
 
 def unpaid(ranks, folder):
-    """Rank 1 cannot write to its ledger when it is to charge; what the others read of the total."""
+    """Rank 1 lacks memory for its share; then its ledger cannot be read again; then it cannot write
+    to it when it is to charge. What the others met, and read of each total.
+    """
     curator = opened(ranks, **own(folder, ranks))
-    handle = curator.evaluate(mean())
+    handles = [curator.evaluate(mean()) for _ in range(3)]
     opens = Masks.total
     read = []
-
-    def full(*_arguments, **_named):
-        raise LedgerUnavailable("the disk is full")
 
     def noted_total(rows):
         read.append(opens(rows))
         return read[-1]
 
-    if ranks.rank == 1:
-        Ledger.charge = full  # type: ignore[method-assign]
     Masks.total = staticmethod(noted_total)  # type: ignore[method-assign]
-    (met,) = met_by(lambda: curator.release(handle, NOISE))
-    return [met[0], np.abs(read[-1].astype(np.float64)).tolist(), len(charges(curator.ledger))]
+    found = []
+    for handle, (where, name, times) in zip(
+        handles,
+        [(AdditiveMechanism, "_sample", 1), (OwnLedger, "head", 2), (Ledger, "charge", 1)],
+        strict=True,
+    ):
+        plain = getattr(where, name)
+        if ranks.rank == 1:
+            setattr(where, name, failing(plain, times))
+        (met,) = met_by(functools.partial(curator.release, handle, NOISE))
+        setattr(where, name, plain)
+        words = np.abs(read[-1].astype(np.float64)).tolist()
+        found.append([met[0], words, len(charges(curator.ledger))])
+    return found
+
+
+def failing(plain, times):
+    """`plain`, but for this call."""
+    calls = itertools.count(1)
+
+    def called(*arguments, **named):
+        if next(calls) == times:
+            raise LedgerUnavailable("the disk is full")
+        return plain(*arguments, **named)
+
+    return called
 
 
 def other_ledger(ranks, folder):
