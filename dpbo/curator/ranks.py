@@ -221,8 +221,8 @@ class Ranks:
     def give_up(self) -> None:
         """Tell that this rank failed after the last attempt, if that is still to be told."""
         if self._untold is not None:
-            _, *asked = self._untold
-            self._untold = True, *asked
+            _, most, asked = self._untold
+            self._untold = True, most, asked
             self.tell()
 
     def run_on_rank_0(self, title: str, question: Iterable[Any], work: Callable[[], T]) -> T:
