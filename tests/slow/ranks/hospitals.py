@@ -434,12 +434,13 @@ def removed(ranks, folder, more=0):
     return [curator.units, curator.release(question, GaussianMechanism(5.0)).variance.tolist()]
 
 
-def many(ranks, folder, count=6000, together=100):
+def many(ranks, folder, count=8000, together=100):
     """Releases, each of its own noise, on two data sets that differ in a patient of rank 1's."""
     found = []
     for which in (0, 1):
         mine = torch.tensor([[which], [0.5]]) if ranks.rank == 1 else torch.full((2, 1), 0.5)
-        terms = of(adjacency="replace-one", budget=Budget.gdp(1e6))
+        entropy = SeededEntropy(3 * which + ranks.rank)
+        terms = of(adjacency="replace-one", budget=Budget.gdp(1e6), entropy=entropy)
         curator = Curator(mine, unit="patient", ranks=ranks, **terms)
         released: list[Any] = []
         for _ in range(count // together):
