@@ -395,6 +395,29 @@ def _baselines(figures: Figures) -> str:
     return markdown(["d, people", "runs", "start", *cells[0]["losses"]], rows)
 
 
+def _samples(figures: Figures) -> str:
+    """DPZero with a sample at each step, beside everybody at each step and DP-GIBO."""
+    rows = []
+    for row in figures.value("dpgibo > baselines > with samples"):
+        d, gap = row["d"], row["gap"]
+        cell = figures.value(f"dpgibo > baselines > cells > d={d} & n={row['n']}")["losses"]
+        own = (cell["DPZero"], row["losses"], cell["DP-GIBO"], cell["DP-GIBO, defaults"])
+        minus = f"{gap['mean']:+.2g} ({gap['se']:.1g})"
+        means = (f"{each['mean']:.2g}" for each in own)
+        rows.append([f"{d}, {row['n']:,}", gap["n"], row["share"], *means, minus])
+    header = [
+        "d, people",
+        "runs",
+        "share of the people a step",
+        "DPZero, everybody",
+        "DPZero, samples",
+        "DP-GIBO",
+        "DP-GIBO, defaults",
+        "DP-GIBO minus DPZero with samples",
+    ]
+    return markdown(header, rows)
+
+
 def _zoo_in_short(figures: Figures) -> str:
     """Means over the cells, and how many of them are below the default model and the
     free choice by more than a standard error.
@@ -561,6 +584,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "private BO": _private_bo,
     "ways for 4.3": _starts,
     "baselines": _baselines,
+    "samples": _samples,
     "zoo in short": _zoo_in_short,
     "zoo kept back": _zoo_kept_back,
     "tested in short": _tested_in_short,

@@ -4,9 +4,11 @@ loss calls a person, on 4.2's Huber regression in many dimensions.
 DPZero (Zhang et al. 2024, arXiv 2310.09639): along a random u of length sqrt(d), each person's
 (L(z + l u) - L(z - l u)) / 2 l is clipped to [-C, C], averaged and noised, and z moves along u by
 this one number. DP-ZO (Tang et al. 2024, arXiv 2401.04343) takes a Gaussian u. Both take everybody
-at each step, as DP-GIBO does: at a given number of calls, DP-ZO's sampling leaves the noise of a
-path about as it is (`noise_of_samples`). DP-SGD: the mean of clipped gradients, noised. T releases
-with noise of sqrt(T) / mu times their sensitivity are mu-GDP, exactly; this noise is torch's.
+at each step here, as DP-GIBO does; `with_samples` gives DPZero a random sample at each step, as
+DP-ZO is published: for the same calls a person it goes along more directions, and the noise of a
+path is about as large (`noise_of_samples`). DP-SGD: the mean of clipped gradients, noised. T
+releases with noise of sqrt(T) / mu times their sensitivity are mu-GDP, exactly; this noise is
+torch's.
 
 All work in box widths and return the mean of the last quarter of their iterates, as DP-GIBO does.
 For each, and for DP-GIBO, the optimizer, step and clip of the least mean loss on the records and
@@ -26,6 +28,7 @@ from typing import Any, Protocol
 import torch
 from scipy.optimize import brentq
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.harness import mean_and_error, table, with_bar
 from benchmarks.papers import dpgibo_problems as problems
@@ -42,6 +45,10 @@ FEW = 5_000
 # above it the choice of this d holds: steps and clips are in units that follow d
 WIDEST = 100
 OURS = "DP-GIBO"
+# of people in a step, where DPZero samples them
+SHARES = (0.1, 0.02)
+# samples have seeds of their own
+_SAMPLES = 10**6
 # of runs at once
 _LOSSES = 10**7
 
@@ -50,7 +57,8 @@ _LOSSES = 10**7
 class Choice:
     """What is chosen for a method: optimizer, how far in box widths its steps lead together where a
     gradient has length `reach` / sqrt(d), clip over `reach`, distance of the points in box widths,
-    and how many times T DP-SGD steps.
+    how many times T DP-SGD steps, and with what probability a step of DPZero or DP-ZO takes a
+    person.
     """
 
     adagrad: bool
@@ -58,6 +66,7 @@ class Choice:
     clip: float
     radius: float = 0.01
     more: int = 1
+    share: float = 1.0
 
     def rate(self, d: int, steps: int, reach: float) -> float:
         """The learning rate that leads so far."""
@@ -126,6 +135,9 @@ class Regression:
         self._lengths = self._X.norm(dim=1)
         self._weights = (2.0 / self._lengths.square()).clamp_max(1.0)
         self.people = n
+        # the last row is nobody, whose weight is 0
+        rows = torch.cat([self.problem.records, self._weights.unsqueeze(1)], dim=1)
+        self._padded = torch.cat([rows, torch.zeros_like(rows[:1])])
         self.starts = torch.full((1, d), 0.5, dtype=torch.float64)
         # a gradient is at most min(|x|, 2 / |x|) long, and |x| about sqrt(d)
         self.reach = self._width * min(math.sqrt(2.0), 2.0 / math.sqrt(d))
@@ -136,9 +148,17 @@ class Regression:
         return self.problem.records[:, -1] - theta @ self._X.T
 
     def losses(self, z: Tensor) -> Tensor:
-        size = self.residuals(z).abs_()
-        inner = size.clamp(max=1.0)
-        return size.sub_(inner, alpha=0.5).mul_(inner).mul_(self._weights)
+        return _huber(self.residuals(z), self._weights)
+
+    def losses_of(self, people: Sequence[Tensor], ends: Tensor) -> Tensor:
+        """Of people of each run, `r` indices, at its own points, `r x d x e`: `r x k x e`, with 0
+        after a run's last person.
+        """
+        chosen = pad_sequence(list(people), batch_first=True, padding_value=self.people)
+        theta = self.problem.bounds[0].unsqueeze(-1) + ends * self._width
+        rows = self._padded[chosen]
+        residuals = rows[..., -2:-1] - torch.bmm(rows[..., :-2], theta)
+        return _huber(residuals, rows[..., -1:])
 
     def gradient(self, z: Tensor, clip: Tensor) -> Tensor:
         """Mean of the clipped gradients, `r x d`."""
@@ -150,6 +170,12 @@ class Regression:
         return (self.losses(z).mean(1) - self.problem.lowest).tolist()
 
 
+def _huber(residuals: Tensor, weights: Tensor) -> Tensor:
+    size = residuals.abs_()
+    inner = size.clamp(max=1.0)
+    return size.sub_(inner, alpha=0.5).mul_(inner).mul_(weights)
+
+
 def zeroth_order(
     task: Task,
     T: int,
@@ -159,9 +185,15 @@ def zeroth_order(
     *,
     sphere: bool,
 ) -> Tensor:
-    """DPZero, with `sphere`, or DP-ZO."""
+    """DPZero, with `sphere`, or DP-ZO. Samples need a `Regression`."""
     d = task.starts.shape[1]
-    steps = T * (d + 1) // 2
+    whole = T * (d + 1) // 2
+    (share,) = {own.share for own in choices}
+    steps = round(whole / share)
+    samplers = [torch.Generator().manual_seed(_SAMPLES + seed) for seed in seeds]
+    noise_of_sum = 2 * math.sqrt(whole) / mu
+    if share < 1:
+        noise_of_sum *= math.sqrt(share) * noise_of_samples(whole, share, mu)
     # |u| is about sqrt(d)
     h = torch.tensor([[own.radius] for own in choices], dtype=torch.float64) / math.sqrt(d)
 
@@ -169,11 +201,17 @@ def zeroth_order(
         u = noise[:, 1:]
         if sphere:
             u = u * (math.sqrt(d) / u.norm(dim=1, keepdim=True))
-        ends = torch.cat([z + h * u, z - h * u]).clamp(0.0, 1.0)
-        above, below = task.losses(ends).chunk(2)
+        ends = torch.stack([z + h * u, z - h * u]).clamp(0.0, 1.0)
+        if share < 1:
+            assert isinstance(task, Regression)
+            drawn = [torch.rand(task.people, generator=each) for each in samplers]
+            people = [(each < share).nonzero().squeeze(1) for each in drawn]
+            above, below = task.losses_of(people, ends.permute(1, 2, 0)).unbind(-1)
+        else:
+            above, below = task.losses(ends.flatten(0, 1)).chunk(2)
         slopes = torch.minimum(torch.maximum((above - below) / (2 * h), -clip), clip)
-        std = 2 * clip * math.sqrt(steps) / (mu * task.people)
-        return (slopes.mean(1, keepdim=True) + std * noise[:, :1]) * u
+        total = slopes.sum(1, keepdim=True) + noise_of_sum * clip * noise[:, :1]
+        return total / (share * task.people) * u
 
     return descended(task, release, steps, choices, seeds, math.sqrt(d))
 
@@ -356,17 +394,57 @@ def with_more_losses(
     return rows
 
 
-def noise_of_samples(T: int, rate: float, delta: float = 1e-5) -> float:
+def with_samples(
+    cells: Sequence[dict[str, Any]], mu: float, choices: tuple[Choice, ...]
+) -> list[dict[str, Any]]:
+    """DPZero's excess loss where each step takes a random sample of the people, in the first runs
+    of each of `cells`. The share is chosen with the rest, in the first cell's dimension.
+    """
+    first = cells[0]
+    tuning = Regression(TUNING[0], first["n"], first["d"])
+    method = METHODS["DPZero"][0]
+    best = []
+    for share in SHARES:
+        among = [dataclasses.replace(own, share=share) for own in choices]
+        best.append(chosen("DPZero", tuning, first["T"], mu, among))
+
+    def loss(own: Choice) -> float:
+        z = method(tuning, first["T"], mu, [own] * len(TUNING), TUNING)
+        return mean_and_error(tuning.excess(z))[0]
+
+    own = min(best, key=loss)
+    rows = []
+    for cell in cells:
+        d, n, T = cell["d"], cell["n"], cell["T"]
+        runs = min(len(cell["losses"][OURS]), 1700 // d)
+        task = Regression(0, n, d)
+        losses = task.excess(method(task, T, mu, [own] * runs, range(runs)))
+        rows.append(
+            {
+                "d": d,
+                "n": n,
+                "losses": losses,
+                "gap": [a - b for a, b in zip(cell["losses"][OURS], losses, strict=False)],
+                "share": own.share,
+                "noise of a path": noise_of_samples(T * (d + 1) // 2, own.share, mu),
+                "chosen": str(own),
+            }
+        )
+    return rows
+
+
+@functools.cache
+def noise_of_samples(T: int, rate: float, mu: float = 1.0, delta: float = 1e-5) -> float:
     """Noise of a path of T / rate steps whose batches take each person at this rate, over that of T
-    steps with everybody, where both lead as far and spend the (epsilon, delta) of 1-GDP.
+    steps with everybody, where both lead as far and spend the (epsilon, delta) of mu-GDP.
     """
     steps = round(T / rate)
     # the multiplier is of one person's clip, of which a replaced one moves a sum by two
-    everybody = 2 * math.sqrt(T)
+    everybody = 2 * math.sqrt(T) / mu
 
     def excess(share: float) -> float:
         event = PoissonGaussianEvent(share * everybody, steps, rate=rate, relation="replace-one")
-        return compose([event], delta=delta).epsilon - epsilon_at(1.0, delta)
+        return compose([event], delta=delta).epsilon - epsilon_at(mu, delta)
 
     return float(brentq(excess, 0.1, 2.0, xtol=1e-3)) / math.sqrt(rate)
 
@@ -386,7 +464,17 @@ def compared(smoke: bool) -> dict[str, Any]:
             shown.append((row["d"], row["n"], name, *mean_and_error(values), *gap))
     header = ("d", "n", "method", "excess loss", "its SE", f"{OURS} minus it", "its SE ")
     print(f"\nHuber regression, mu = 1, {T} (d + 1) loss calls a person\n\n" + table(header, shown))
-    sampled = noise_of_samples(20 if smoke else 170, 0.1)
+    few = [row for row in rows if row["n"] <= FEW]
+    sampled = with_samples(few, 1.0, CHOICES[:2] if smoke else CHOICES)
+    print(
+        table(
+            ("d", "DPZero with samples", "its SE", f"{OURS} minus it", "its SE "),
+            [
+                (row["d"], *mean_and_error(row["losses"]), *mean_and_error(row["gap"]))
+                for row in sampled
+            ],
+        )
+    )
     more = with_more_losses(
         *sizes[0], T, 1.0, 2 if smoke else 50, CHOICES[:2] if smoke else CHOICES
     )
@@ -396,4 +484,4 @@ def compared(smoke: bool) -> dict[str, Any]:
             [(row["times"], *mean_and_error(row["losses"])) for row in more],
         )
     )
-    return {"cells": rows, "more losses": more, "noise of samples of a tenth": sampled}
+    return {"cells": rows, "more losses": more, "with samples": sampled}

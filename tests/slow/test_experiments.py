@@ -67,6 +67,11 @@ def test_the_baselines_see_the_problems_losses_and_clipped_gradients():
         assert 3.0 < each.norm(dim=1).max() <= 10.0 * math.sqrt(2.0)
         short = each / (each.norm(dim=1, keepdim=True) / 3.0).clamp_min(1.0)
         torch.testing.assert_close(clipped, short.mean(0))
+    everybody = task.losses(z)
+    sampled = task.losses_of([torch.tensor([3, 7]), torch.tensor([5])], z.unsqueeze(-1))
+    expected = torch.stack([everybody[0, [3, 7]], everybody[1, [5, 5]]])
+    expected[1, 1] = 0.0
+    torch.testing.assert_close(sampled.squeeze(-1), expected)
 
 
 @pytest.mark.parametrize("name", METHODS)
