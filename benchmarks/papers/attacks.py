@@ -6,7 +6,7 @@ less than everything.
     projection, of the known rows and of their noise. Who knows the population's mean and covariance
     as well (here from rows that were not published) needs fewer rows. Rows released with noise of
     their own, at the same epsilon for neighbours whose row moves by 1 of 25 at most, are beside it:
-    there known rows tell nothing of the others, and the moments lower the error by linear shrinkage.
+    there known rows tell nothing of the others; the moments lower the error by linear shrinkage.
 (b) Kusner's Algorithm 1 on pairs of neighbours that are no draw of the prior: the epsilon that the
     best test of membership reaches on the released candidate and value, each a likelihood ratio,
     which who knows both data sets can compute. Means of bounded scores are within the stated
