@@ -95,7 +95,8 @@ def recoveries(smoke: bool, runs: int, seed: int) -> Figures:
             rows.append([f"{name}, d = {d}", count, noise, *cells, runs])
             assert count <= d or noise or max(errors["rows alone"]) < 1e-9
         mean, covariance = moments
-        alone, shrunken = [], []
+        alone: list[float] = []
+        shrunken: list[float] = []
         for _ in range(runs):
             sound = released(X, "l2-Laplace", EPSILON, ROWS_DELTA, d, np.random.default_rng(seed))
             noised = covariance + sound.variance * torch.eye(d, dtype=torch.float64)
