@@ -17,6 +17,7 @@ def verdict(
     printed: Literal["below", "above"] | float,
     within: float = 0.0,
     replications: int = 50,
+    intervals: int = 1,
 ) -> str:
     """What the 95 % t interval of a paired difference a - b says of the paper's claim.
 
@@ -30,8 +31,9 @@ def verdict(
             near, 0 where it says that both are equal.
         within: how near, for a number; of an order, the least difference that counts.
         replications: how many there were.
+        intervals: how many a claim takes; 95 % is what they hold with together (Bonferroni).
     """
-    half = float(stats.t.ppf(0.975, replications - 1)) * standard_error
+    half = float(stats.t.ppf(1 - 0.025 / intervals, replications - 1)) * standard_error
     low, high = difference - half, difference + half
     if printed == "below":
         agrees, contradicts = high < -within, low > -within

@@ -76,3 +76,24 @@ def test_a_page_takes_its_verdict_from_the_row(tmp_path):
     for n, expected in ((50, "reproduced"), (4, "not reproduced")):
         (tmp_path / "made.json").write_text(json.dumps({"figures": {"gap": row | {"n": n}}}))
         assert rendered(page, tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("gaps", "rank", "expected"),
+    [
+        ([3.0, 3.0, 3.0, 3.0, 3.0], 1, "reproduced"),
+        # beyond 2.01 standard errors of one interval, within 2.68 of five
+        ([3.0, 3.0, 3.0, 3.0, 2.3], 1, "not reproduced"),
+        ([3.0, 3.0, 3.0, 3.0, -2.3], 1, "not reproduced"),
+        ([3.0, 3.0, 3.0, 3.0, -3.0], 1, "differs"),
+        ([3.0, 3.0, 3.0, 3.0, -3.0], 2, "reproduced"),
+        ([3.0, 3.0, 3.0, -3.0, -3.0], 2, "differs"),
+        ([3.0, 3.0, 3.0, 3.0, 3.0], 2, "differs"),
+    ],
+)
+def test_the_rank_of_the_star_takes_all_intervals_together(gaps, rank, expected, tmp_path):
+    rows = [{"r": "9* if", "above *": 0.0, "its SE": 0.0}]
+    rows += [{"r": "3 if", "above *": gap, "its SE": 1.0} for gap in gaps]
+    (tmp_path / "po_gp_ucb.json").write_text(json.dumps({"figures": {"by r, t": {"rows": rows}}}))
+    page = f'{{{{ largest_is_best("t", rank={rank}) }}}}'
+    assert rendered(page, tmp_path) == expected
