@@ -48,7 +48,6 @@ from dpbo.errors import (
     RankFailed,
     RankLost,
     RanksDisagree,
-    RanksError,
     Unshown,
     UsageError,
 )
@@ -57,7 +56,7 @@ from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.mechanism import Integers, Mechanism
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.mechanisms.shares import share_of, whole
-from dpbo.queries.integers import MOST_SUM, MOST_UNITS
+from dpbo.queries.integers import MOST_UNITS
 from dpbo.queries.query import Failure, Outcome
 from dpbo.records.labels import ALLOWED, LOOKALIKES, hash_labels
 from dpbo.records.view import PrivateView
@@ -77,8 +76,6 @@ _LENGTH = 8
 _FIRST = 1 << 13
 _FINE, _FAILURE, _ERROR = range(3)  # an error on one rank goes before a failure on another
 TRUST = ("all", "sum")
-# In standard deviations: no honest total lies further from the records' own sum.
-_FAR = 40
 
 
 class Ranks:
@@ -160,9 +157,6 @@ class Ranks:
             )
         # What is asked now, by which masks are keyed.
         self._asked = b""
-        # Of an attempt: whether this rank failed, the numbers of the total that tells the others,
-        # and what was asked.
-        self._untold: tuple[bool, int, bytes] | None = None
         self._masks: Masks | None = None
         if trust == "sum":
             # Its library comes with an extra.
@@ -178,21 +172,13 @@ class Ranks:
         A rank that raised gets its own error. The others get the first such rank's, or RankFailed
         where that is not one of dpbo's errors. A Failure of one rank is returned on all.
 
-        With trust="sum" the others get RankFailed, and do not learn which rank failed: one that did
-        adds a random word to zeros.
+        With trust="sum" the others get RankFailed, as from `total`.
         """
+        if self._masks is not None:
+            none = np.zeros(0, dtype=np.int64)
+            return self.total(title, question, lambda: (work(), none, ()), 0)[0]
         self._require_same(title, question)
         value, error = _attempt(work)
-        if self._masks is not None:
-            failed = error is not None or isinstance(value, Failure)
-            word = system_entropy(_LENGTH) if failed else bytes(_LENGTH)
-            about = fingerprint((self._asked, "failed"))
-            (words,) = self._sums((np.frombuffer(word, dtype="<i8"), about))
-            if error is not None:
-                raise error
-            if words.any() and not failed:
-                raise RankFailed(None, "an error")
-            return cast(T, value)
         mark = _ERROR if error is not None else _FAILURE if isinstance(value, Failure) else _FINE
         marks = self.gather_mark(mark)
         worst = max(marks)
@@ -200,30 +186,45 @@ class Ranks:
             return cast(T, value)
         return self._broadcast(marks.index(worst), value, error)
 
-    def attempt(
-        self, title: str, question: Iterable[Any], work: Callable[[], T], most: int
-    ) -> tuple[T | None, BaseException | None]:
-        """`work()` of this rank, or its error, once all ask the same; with trust="sum" alone.
-        Whether it failed on one goes with the next `total`, of at most `most` numbers, or by
-        `tell`: that saves a message.
+    def total(
+        self,
+        title: str,
+        question: Iterable[Any],
+        work: Callable[[], tuple[T, Integers, Any]],
+        most: int,
+    ) -> tuple[T, Integers]:
+        """What `work()` of this rank gives, and the total of all ranks' numbers, modulo 2^64, once
+        all ask the same; with trust="sum" alone.
+
+        Every rank sends one message, after its work. Where that failed on a rank, or is a Failure,
+        all its words are random, and so is the total; it gets its own error. The others get
+        RankFailed, and do not learn which rank failed.
+
+        Args:
+            work: gives a value, a vector of numbers, and what else masks are keyed by: the total
+                comes out only where all ranks give the same.
+            most: how many numbers a rank gives at most, the same on all ranks.
         """
+        assert self._masks is not None
         self._require_same(title, question)
-        value, error = _attempt(work)
-        self._untold = error is not None, most, self._asked
-        return value, error
 
-    def tell(self) -> None:
-        """Tell how the last attempt went, in a message of the same size as its `total`. Raises
-        RankFailed where it failed on another rank alone.
-        """
-        self._told_with(np.zeros(0, dtype=np.int64), b"")
+        def worked() -> tuple[T, int, Integers, bytes]:
+            value, numbers, about = work()
+            # What follows the numbers tells that all ranks worked.
+            sent = np.zeros(most + 1, dtype=np.int64)
+            sent[: numbers.size] = numbers
+            return value, numbers.size, sent, fingerprint((self._asked, about))
 
-    def give_up(self) -> None:
-        """Tell that this rank failed after the last attempt, if that is still to be told."""
-        if self._untold is not None:
-            _, most, asked = self._untold
-            self._untold = True, most, asked
-            self.tell()
+        found, error = _attempt(worked)
+        value, size, sent, about = found or (None, 0, None, b"")
+        if failed := sent is None or isinstance(value, Failure):
+            sent = np.frombuffer(system_entropy(_LENGTH * (most + 1)), dtype="<i8")
+        total = self._masks.total(self.all_gather(self._masks.masked(sent, about)))
+        if error is not None:
+            raise error
+        if total[size:].any() and not failed:
+            raise RankFailed(None, "an error, or sent something else")
+        return cast(T, value), total[:size]
 
     def run_on_rank_0(self, title: str, question: Iterable[Any], work: Callable[[], T]) -> T:
         """`work()` of rank 0, or its error, on every rank; with trust="sum" each rank's own."""
@@ -321,35 +322,6 @@ class Ranks:
         assert mine is not None
         return self.reduce_tensor(mine)
 
-    def total(self, drawn: Integers, law: Any, quanta: Sequence[float]) -> Integers:
-        """What is released of the noised sum that this rank drew: with trust="sum" the total of all
-        ranks, else that sum.
-
-        A number that no honest total reaches is refused: a random word passes with probability
-        2^-2 quantum / grid. At multiplier 10 that is 2^-23 for the mean of a million units, and
-        about 2^-14 where the number of units is private, as quanta then allow for 2^32 of them.
-
-        Raises:
-            RanksError: the masks did not cancel.
-            RankFailed: the last `attempt` failed on another rank.
-        """
-        if self._masks is None:
-            return drawn
-        about = fingerprint((self._asked, law.to_json()))
-        if self._untold is None:
-            (total,) = self._sums((drawn, about))
-        else:
-            total = self._told_with(drawn, about)
-        total = total.reshape(drawn.shape)
-        margin = _FAR * np.asarray(law.std) / np.asarray(law.grid) + self.world_size
-        most = MOST_SUM * (np.asarray(quanta) / np.asarray(law.grid)) + margin
-        if (np.abs(total.astype(np.float64)) > most).any():
-            raise RanksError(
-                "the ranks' masks do not cancel: a rank sent something else, or its ledger differs."
-                " The charge stands, and nothing was released."
-            )
-        return total
-
     def unlike(self, message: bytes) -> list[int]:
         """The ranks that do not prove, by the secret that they share with this one, that they hold
         the same message.
@@ -357,10 +329,6 @@ class Ranks:
         assert self._masks is not None
         rows = self.all_gather(self._masks.tags(message))
         return self._masks.unlike(rows, message)
-
-    def key_by(self, *parts: Any) -> None:
-        """Key masks by these as well: sums come out only where all ranks give the same."""
-        self._asked = fingerprint((self._asked, *parts))
 
     def send(self, source: int, message: bytes) -> bytes:
         """The bytes of rank `source`, on every rank."""
@@ -420,31 +388,6 @@ class Ranks:
             )
         return received
 
-    def _told_with(self, numbers: Integers, about: bytes) -> Integers:
-        """The sum over ranks, in one message with how the last `attempt` went. Where that failed,
-        all words are random, and so are the totals.
-        """
-        assert self._untold is not None
-        failed, most, asked = self._untold
-        self._untold = None
-        sent = np.zeros(1 + most, dtype=np.int64)
-        sent[1 : 1 + numbers.size] = numbers.reshape(-1)
-        if failed:
-            sent = np.frombuffer(system_entropy(_LENGTH * len(sent)), dtype="<i8")
-        done, total = self._sums((sent[:1], fingerprint((asked, "failed"))), (sent[1:], about))
-        if done.any() and not failed:
-            raise RankFailed(None, "an error")
-        return total[: numbers.size]
-
-    def _sums(self, *parts: tuple[Integers, bytes]) -> list[Integers]:
-        """The sums over ranks of several vectors, modulo 2^64, of which no rank sees another part;
-        each with a digest of what it is about.
-        """
-        assert self._masks is not None
-        words = [self._masks.masked(numbers, about) for numbers, about in parts]
-        total = self._masks.total(self.all_gather(b"".join(words)))
-        return np.split(total, np.cumsum([numbers.size for numbers, _ in parts])[:-1])
-
     def _count_own_units(self, view: PrivateView, *, public: bool) -> PrivateView:
         """`count_units` where each rank's number stays its own.
 
@@ -454,9 +397,8 @@ class Ranks:
         total = None
         most = MOST_UNITS // self.world_size
         if public:
-            self._require_same("count units", ())
-            about = fingerprint((self._asked, "units"))
-            ((found,),) = self._sums((np.array([view.units]), about))
+            units = np.array([view.units])
+            _, (found,) = self.total("count units", (), lambda: (None, units, ()), 1)
             most = total = int(found)
 
         def require_few() -> None:
@@ -508,7 +450,6 @@ class Ranks:
     def _require_same(self, title: str, question: Iterable[Any]) -> None:
         """Raises RanksDisagree, on all ranks, where they ask for different things."""
         self._step = title
-        self._untold = None
         self.steps += 1
         shown = title.encode()[:_TITLE].ljust(_TITLE)
         self._asked = fingerprint((title, *question))
@@ -586,10 +527,6 @@ class OneProcess:
     def add_digests(self, mine: Tensor | None) -> Tensor | None:
         """The digests as they are."""
         return mine
-
-    def total(self, drawn: Any, law: Any, quanta: Sequence[float]) -> Any:
-        """What was drawn."""
-        return drawn
 
 
 def collective(*names: str) -> Callable[[K], K]:

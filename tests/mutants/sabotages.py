@@ -126,7 +126,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a query fails after it was charged",
-        where="dpbo.curator.releasing:Releases.charge",
+        where="dpbo.curator.releasing:Releases.draw",
         old="require_expressible(query, answer.quanta, law, mechanism, birth.units)",
         new="pass",
         test=(
@@ -812,7 +812,7 @@ SABOTAGES = (
     # curator and ledger
     Sabotage(
         "noise before the charge",
-        where="dpbo.curator.releasing:Releases.charge",
+        where="dpbo.curator.releasing:Releases.draw",
         old="entry = self._charge(fresh, name, event, slots, reservation, used)",
         new=(
             "from dpbo.entropy import system_entropy\n"
@@ -1338,9 +1338,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "hospitals send sums without masks",
-        where="dpbo.curator.ranks:Ranks._sums",
-        old="self._masks.masked(numbers, about)",
-        new="numbers.astype('<i8').tobytes()",
+        where="dpbo.curator.ranks:Ranks.total",
+        old="self._masks.masked(sent, about)",
+        new="sent.astype('<i8').tobytes()",
         test=(
             "tests/slow/ranks/test_hospitals.py"
             "::test_no_message_holds_a_partial_sum_a_share_or_a_total_without_noise"
@@ -1348,9 +1348,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "a rank that could not charge sends no random words",
-        where="dpbo.curator.ranks:Ranks._told_with",
-        old="if failed:",
-        new="if False:",
+        where="dpbo.curator.ranks:Ranks.total",
+        old="system_entropy(_LENGTH * (most + 1))",
+        new="bytes(_LENGTH * (most + 1))",
         test=(
             "tests/slow/ranks/test_hospitals.py"
             "::test_where_one_rank_cannot_charge_or_draw_the_others_read_a_random_word"
@@ -1358,8 +1358,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "a total is released where a rank could not charge",
-        where="dpbo.curator.ranks:Ranks._told_with",
-        old="if done.any() and not failed:",
+        where="dpbo.curator.ranks:Ranks.total",
+        old="if total[size:].any() and not failed:",
         new="if False:",
         test=(
             "tests/slow/ranks/test_hospitals.py"
@@ -1368,8 +1368,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "a total of random words is released",
-        where="dpbo.curator.ranks:Ranks.total",
-        old="if (np.abs(total.astype(np.float64)) > most).any():",
+        where="dpbo.curator.shared_ledger:OwnLedger.release",
+        old="if (np.abs(part.astype(np.float64)) > most_honest).any():",
         new="if False:",
         test=(
             "tests/slow/ranks/test_hospitals.py"
@@ -1379,8 +1379,8 @@ SABOTAGES = (
     Sabotage(
         "masks do not depend on what was charged",
         where="dpbo.curator.shared_ledger:OwnLedger.release",
-        old="self._ranks.key_by(self.head())",
-        new="",
+        old="(self.head(), [each.law.to_json() for each in found])",
+        new="[each.law.to_json() for each in found]",
         test=(
             "tests/slow/ranks/test_hospitals.py"
             "::test_random_words_are_refused_and_a_chosen_shift_spoils_a_value_alone"
@@ -1732,13 +1732,13 @@ SABOTAGES = (
         "a hidden run's score is not noised",
         where="dpbo.curator.hidden_draws:HiddenDraws.__call__",
         old=(
-            "_, value, _ = noised(query, outcome, distribution, mechanism, self._entropy,"
+            "return noised(query, outcome, distribution, mechanism, self._entropy,"
             " units=birth.units)"
         ),
         new=(
             "steps = outcome.numerators.double() * torch.tensor(outcome.quanta) / "
             "torch.tensor(distribution.grid).double()\n"
-            "        value = torch.from_numpy(mechanism.publish(steps.round().long().numpy(), "
+            "        return torch.from_numpy(mechanism.publish(steps.round().long().numpy(), "
             "distribution, query.affine(birth.units))[0])"
         ),
         test=(

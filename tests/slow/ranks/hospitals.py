@@ -221,15 +221,15 @@ def run(ranks, folder):
 
 
 @contextlib.contextmanager
-def lying(ranks, lie):
-    """Rank 1 lies in the second sum within; the first says whether a step failed."""
+def lying(ranks, lie, which=1):
+    """Rank 1 lies in this sum within."""
     honest = Masks.masked
     count = 0
 
     def sent(self, numbers, about):
         nonlocal count
         count += 1
-        return (lie if count == 2 else honest)(self, numbers, about)
+        return (lie if count == which else honest)(self, numbers, about)
 
     if ranks.rank == 1:
         Masks.masked = sent  # type: ignore[method-assign]
@@ -238,16 +238,18 @@ def lying(ranks, lie):
 
 
 def garbage(ranks, folder):
-    """Rank 1 sends random words, then a shifted one; in between all go on."""
+    """Rank 1 sends a random word, then a shifted one; in between all go on. The last word of each
+    message is the one that says whether a rank failed.
+    """
     curator = opened(ranks, **own(folder, ranks))
     honest = Masks.masked
     value = curator.release(mean(), NOISE).value.item()
 
     def at_random(self, numbers, about):
-        return os.urandom(len(honest(self, numbers, about)))
+        return os.urandom(8) + honest(self, numbers, about)[8:]
 
     def shifted(self, numbers, about):
-        return honest(self, numbers + 12_345, about)
+        return honest(self, numbers + np.array([12_345, 0]), about)
 
     def told_by(lie):
         handle = curator.evaluate(mean())
@@ -272,11 +274,14 @@ def garbage(ranks, folder):
 
 
 def unpaid(ranks, folder):
-    """Rank 1 lacks memory for its share; then its ledger cannot be read again; then it cannot write
-    to it when it is to charge. What the others met, and read of each total.
+    """Rank 1 lacks memory for its share; then for that of a second handle alone; then its ledger
+    cannot be read again; then it cannot write to it when it is to charge. What the others met, and
+    read of each total.
     """
     curator = opened(ranks, **own(folder, ranks))
-    handles = [curator.evaluate(mean()) for _ in range(3)]
+    sample = AdditiveMechanism, "_sample"
+    cases = [(1, *sample, 1), (2, *sample, 2), (1, OwnLedger, "head", 2), (1, Ledger, "charge", 1)]
+    handles = [[curator.evaluate(mean()) for _ in range(count)] for count, *_ in cases]
     opens = Masks.total
     read = []
 
@@ -286,15 +291,11 @@ def unpaid(ranks, folder):
 
     Masks.total = staticmethod(noted_total)  # type: ignore[method-assign]
     found = []
-    for handle, (where, name, times) in zip(
-        handles,
-        [(AdditiveMechanism, "_sample", 1), (OwnLedger, "head", 2), (Ledger, "charge", 1)],
-        strict=True,
-    ):
+    for together, (_, where, name, times) in zip(handles, cases, strict=True):
         plain = getattr(where, name)
         if ranks.rank == 1:
             setattr(where, name, failing(plain, times))
-        (met,) = met_by(functools.partial(curator.release, handle, NOISE))
+        (met,) = met_by(functools.partial(curator.release_all, together, NOISE))
         setattr(where, name, plain)
         words = np.abs(read[-1].astype(np.float64)).tolist()
         found.append([met[0], words, len(charges(curator.ledger))])
@@ -415,7 +416,8 @@ def refused(ranks, folder):
     opened(None, allow_repeated=True, **local)
     (mine,) = met_by(lambda: opened(ranks, allow_repeated=True, **local))
     # The sum of rank 2 might overflow by a total of fewer units than it has.
-    with lying(ranks, lambda self, numbers, about: honest(self, numbers - 150, about)):
+    fewer = functools.partial(lying, ranks, which=2)
+    with fewer(lambda self, numbers, about: honest(self, numbers - np.array([150, 0]), about)):
         return [met, entries, changed, mine, stds, met_by(lambda: opened(ranks))]
 
 
