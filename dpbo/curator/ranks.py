@@ -300,7 +300,7 @@ class Ranks:
             if isinstance(mechanism, ChoiceMechanism):
                 remedy = (
                     "A sum shows every score: release all of them with Gaussian noise, and take the"
-                    " best; in a DPSearch, strategy=Auto(first='weighted_cv') or 'bo'."
+                    " best; in a DPSearch, strategy='auto' or 'bo'."
                 )
             raise InputError(
                 "mechanism",

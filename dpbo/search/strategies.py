@@ -30,6 +30,7 @@ from dpbo.acquisition.expected_improvement import posterior_mean, suggest
 from dpbo.acquisition.trust_region import suggest_in_trust_region
 from dpbo.errors import InputError, LedgerMismatch, ReleaseLost, UsageError
 from dpbo.fingerprint import fingerprint
+from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
 from dpbo.objective import NoiseWarning, PrivateObjective
 from dpbo.queries.cells import CellMeans
 from dpbo.queries.score_evaluation import tensor_of
@@ -117,6 +118,9 @@ class Strategy(BaseEstimator, abc.ABC):  # type: ignore[misc]
     def try_out(self, problem: Problem) -> None:
         """Fit the first points and score public rows with them, so that what cannot work raises
         before anything is reserved."""
+        if Choice.name in (self.name, self.get_params(deep=False).get("first")):
+            # Which ranks that do not trust each other refuse.
+            problem.curator.in_shares(PermuteAndFlipMechanism(1.0))
         if self.needs_default and problem.trainer.public_model(None) is None:
             allowed = "one that can be fitted as it is given, to all training records"
             remedy = "Others are compared with it."
@@ -178,7 +182,8 @@ class Auto(Strategy):
 
     Args:
         risk: the probability, at most, that a candidate is recommended that is no better.
-        first: what finds the candidate: "weighted_cv", "choice", or None, as the rehearsal says.
+        first: what finds the candidate: "weighted_cv", "choice", or None, as the rehearsal says;
+            with `Ranks(trust="sum")`, which makes no private choice, None is "weighted_cv".
         cells: as in `WeightedCV`.
         shift: of the rehearsal, the largest simulated difference of the protected population from
             the public one, in standard deviations.
@@ -194,6 +199,9 @@ class Auto(Strategy):
     def decided(self, problem: Problem) -> Problem:
         """After a rehearsal: with the free choice where that is expected to win, else with what
         finds the candidate."""
+        if self.first is None and problem.curator.ledger.birth.federated:
+            # Ranks that do not trust each other make no private choice.
+            return dataclasses.replace(self, first=WeightedCV.name).decided(problem)
         rehearsal = self.rehearsal(problem)
         problem = dataclasses.replace(problem, rehearsal=rehearsal)
         free = rehearsal.free_wins

@@ -182,8 +182,9 @@ def searches(ranks, folder):
         )
         return search.fit(*public, X_val=curator).best_params_
 
-    found = [searched(each) for each in (Auto(first="weighted_cv"), "weighted_cv", "bo")]
-    before = len(charges(curator.ledger))
+    cells = Auto(first="weighted_cv")
+    found = [searched(each) for each in (Auto(), cells, "weighted_cv", "bo")]
+    before = seen(curator)
     met = met_by(
         lambda: searched("choice"),
         lambda: searched(Auto(first="choice")),
@@ -191,7 +192,7 @@ def searches(ranks, folder):
     )
     means = DPKMeans(2, budget=0.1, radius=4.0, dimension=D, max_iter=2, random_state=0)
     centers = means.fit(opened(ranks)).cluster_centers_.tolist()
-    return [found, met, len(charges(curator.ledger)) - before, centers]
+    return [found, met, seen(curator) == before, centers]
 
 
 def dies(who, message):

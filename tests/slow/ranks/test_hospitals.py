@@ -129,12 +129,12 @@ def test_hospitals_keep_a_pure_budget_with_laplace_noise(told):
 
 @pytest.mark.deep
 @attack("A37")
-def test_searches_run_on_sums_and_say_what_to_take_where_a_choice_is_needed(told):
-    found, refused, charged_more, centers = alike(told("searches")[0])
-    assert [*map(list, found)] == [["C"]] * 3
+def test_searches_run_on_sums_and_say_what_to_take_where_a_choice_is_asked_for(told):
+    found, refused, as_before, centers = alike(told("searches")[0])
+    assert [*map(list, found)] == [["C"]] * 4
     assert [error for error, _ in refused] == ["InputError"] * 3
-    assert all("Auto(first='weighted_cv')" in text for _, text in refused)
-    assert charged_more == 0
+    assert all("strategy='auto' or 'bo'" in text for _, text in refused)
+    assert as_before, "nothing was charged or reserved"
     assert np.isfinite(centers).all()
 
 
