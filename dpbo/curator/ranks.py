@@ -216,9 +216,10 @@ class Ranks:
             return value, numbers.size, sent, fingerprint((self._asked, about))
 
         found, error = _attempt(worked)
-        value, size, sent, about = found or (None, 0, None, b"")
-        if failed := sent is None or isinstance(value, Failure):
-            sent = np.frombuffer(system_entropy(_LENGTH * (most + 1)), dtype="<i8")
+        value, size, sent, about = found or (None, 0, np.zeros(most + 1, dtype=np.int64), b"")
+        if failed := found is None or isinstance(value, Failure):
+            # Nobody else knows these masks, so to all others they are random words.
+            about = system_entropy(_DIGEST)
         total = self._masks.total(self.all_gather(self._masks.masked(sent, about)))
         if error is not None:
             raise error

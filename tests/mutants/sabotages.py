@@ -1347,13 +1347,13 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
-        "a rank that could not charge sends no random words",
+        "a rank that failed sends what the others add up",
         where="dpbo.curator.ranks:Ranks.total",
-        old="system_entropy(_LENGTH * (most + 1))",
-        new="bytes(_LENGTH * (most + 1))",
+        old="about = system_entropy(_DIGEST)",
+        new="about = fingerprint((self._asked, ()))",
         test=(
             "tests/slow/ranks/test_hospitals.py"
-            "::test_where_one_rank_cannot_charge_or_draw_the_others_read_a_random_word"
+            "::test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_was"
         ),
     ),
     Sabotage(
