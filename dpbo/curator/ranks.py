@@ -256,21 +256,26 @@ class Ranks:
             InputError: on all ranks: a unit has records on two of them, or there are no units, or
                 too many to be summed exactly.
         """
-        if self._masks is not None:
-            return self._count_own_units(view, public=public)
-        total = int(self.reduce_tensor(torch.tensor([view.units], device="cpu"))[0])
+        if self._masks is None:
+            total = int(self.reduce_tensor(torch.tensor([view.units], device="cpu"))[0])
+        elif public:
+            mine = np.array([view.units])
+            total = int(self.total("add up units", (), lambda: (None, mine, ()), 1)[1][0])
+        else:
+            # Each rank sees to its part of the largest number.
+            total = view.units * self.world_size
 
-        def public_total() -> int | None:
-            if total > MOST_UNITS:
-                raise UsageError(f"all ranks together must have at most {MOST_UNITS} units.")
-            if total == 0 and public:
-                raise UsageError("all ranks together must have at least one record.")
-            if public:
-                return total
-            return None
+        def of_all() -> int | None:
+            # With a total below its own number a rank's sum might overflow, whoever lied.
+            if not (view.units <= total <= MOST_UNITS and (total > 0 or not public)):
+                raise UsageError(
+                    "all ranks together must have at least one record, at most"
+                    f" {MOST_UNITS} units, and no fewer than one of them."
+                )
+            return total if public else None
 
-        units = self.run_on_rank_0("count units", (), public_total)
-        if labels is not None:
+        units = self.run_on_rank_0("count units", (), of_all)
+        if labels is not None and self._masks is None:
             self._require_disjoint(labels)
         return dataclasses.replace(view, public_units=units)
 
@@ -388,29 +393,6 @@ class Ranks:
                 group=self._control,
             )
         return received
-
-    def _count_own_units(self, view: PrivateView, *, public: bool) -> PrivateView:
-        """`count_units` where each rank's number stays its own.
-
-        With a total below its own number a rank's sum might overflow, whoever lied about theirs;
-        with a private number each rank sees to its part of the largest one.
-        """
-        total = None
-        most = MOST_UNITS // self.world_size
-        if public:
-            units = np.array([view.units])
-            _, (found,) = self.total("count units", (), lambda: (None, units, ()), 1)
-            most = total = int(found)
-
-        def require_few() -> None:
-            if not (view.units <= most <= MOST_UNITS and most > 0):
-                raise UsageError(
-                    "all ranks together must have at least one record and at most"
-                    f" {MOST_UNITS} units, and each must send its own number."
-                )
-
-        self.run_together("agree on the number of units", (total,), require_few)
-        return dataclasses.replace(view, public_units=total)
 
     def _require_disjoint(self, labels: Any) -> None:
         """Raises InputError, on every rank alike, where two ranks have a label in common, or labels

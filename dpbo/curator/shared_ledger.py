@@ -335,14 +335,8 @@ def _write(
     """Add another rank's entry as one of this ledger's own, within its cap."""
     if kind == "reserve":
         reserved = Reserved.of(name, body)
-        ledger.reserve(
-            name,
-            reserved.event,
-            reserved.slots,
-            reserved.terms,
-            parallel=reserved.parallel,
-            limit=reserved.limit,
-        )
+        # A parallel one is refused on ranks.
+        ledger.reserve(name, reserved.event, reserved.slots, reserved.terms)
     elif kind == "charge":
         event = event_from_json(body.pop("event"))
         ledger.charge(name, event, body, reservation)

@@ -1493,19 +1493,19 @@ SABOTAGES = (
     ),
     Sabotage(
         "a hospital believes a number of units below its own",
-        where="dpbo.curator.ranks:Ranks._count_own_units",
-        old="view.units <= most <= MOST_UNITS",
-        new="most <= MOST_UNITS",
+        where="dpbo.curator.ranks:Ranks.count_units",
+        old="view.units <= total <= MOST_UNITS",
+        new="total <= MOST_UNITS",
         test=(
             "tests/slow/ranks/test_hospitals.py"
             "::test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_was"
         ),
     ),
     Sabotage(
-        "the private number of units is added up",
-        where="dpbo.curator.ranks:Ranks._count_own_units",
-        old="if public:",
-        new="if True:",
+        "the private number of units is shown",
+        where="dpbo.curator.ranks:Ranks.count_units",
+        old="return total if public else None",
+        new="return total",
         test=(
             "tests/slow/ranks/test_hospitals.py"
             "::test_a_private_number_of_units_changes_no_size_of_a_message"
