@@ -45,7 +45,7 @@ coverage: $(STAMP)
 
 # The longest programs of the documentation, as CI does after `make test`.
 pages: $(STAMP)
-	$(PYTEST) -m deep tests/slow/test_readme.py
+	$(PYTEST) -m deep tests/programs/test_readme.py
 
 # The deep tests alone: long statistics, audits of whole runs, killed processes in number.
 audit: $(STAMP)
