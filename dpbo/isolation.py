@@ -127,7 +127,9 @@ class GeneratorStates:
 
     def __init__(self) -> None:
         self._gpus: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        self._accelerated = torch.accelerator.current_accelerator() is not None
+        accelerator = torch.accelerator.current_accelerator()
+        # Until they are used, torch keeps their seed for then.
+        self._has_gpus = accelerator is not None and accelerator.type == "cuda"
         # The lock is needed to read them, too: `seed_torch` of another thread may have put a public
         # state there for a while.
         with _generator:
@@ -142,13 +144,10 @@ class GeneratorStates:
         """Seed them all from `entropy`."""
         torch_seed = int.from_bytes(entropy(8), "little") >> 1
         with _generator:
-            # `torch.manual_seed` keeps a traceback each time for every kind of device that has not
-            # been used, which takes most of a millisecond: only where GPUs may yet come.
-            if self._accelerated and not self._gpus:
-                torch.manual_seed(torch_seed)
-            else:
-                torch.default_generator.manual_seed(torch_seed)
-            if self._gpus:
+            # `torch.manual_seed` seeds every other kind of device, too, of which each that was not
+            # used keeps a traceback: most of a millisecond.
+            torch.default_generator.manual_seed(torch_seed)
+            if self._has_gpus:
                 torch.cuda.manual_seed_all(torch_seed)
             mtrand.set_bit_generator(np.random.MT19937(int.from_bytes(entropy(32), "little")))
             random.seed(entropy(64))
@@ -157,7 +156,7 @@ class GeneratorStates:
         with _generator:
             if self._gpus:
                 torch.cuda.set_rng_state_all(self._cuda)
-            elif self._accelerated:
+            elif self._has_gpus:
                 # GPUs were first used meanwhile, or will be later.
                 torch.cuda.manual_seed_all(self._torch_seed)
             torch.random.set_rng_state(self._torch)
