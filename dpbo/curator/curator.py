@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from dpbo.ledger.ledger import Ledger
 
 
-@collective("assume", "bind", "evaluate", "release", "release_all", "reserve")
+@collective("assume", "bind", "deliver", "evaluate", "release", "release_all", "reserve")
 @checked
 class Curator(Opaque):
     """Holds private records and releases noisy answers within a budget.

@@ -48,6 +48,7 @@ from dpbo.errors import (
     RankFailed,
     RankLost,
     RanksDisagree,
+    RanksError,
     Unshown,
     UsageError,
 )
@@ -104,7 +105,7 @@ class Ranks:
     Attributes:
         rank: rank of this process in the group.
         world_size: number of processes in the group.
-        steps: how many times the ranks compared what they ask for.
+        told: whether all ranks know that the last step failed.
         trust, tolerate: as given.
 
     Raises:
@@ -149,7 +150,7 @@ class Ranks:
         self._id = ""
         self._step = "meet"
         self._lost = False
-        self.steps = 0
+        self.told = False
         self._control: Any = None
         with self._connected():
             self._control = dist.new_group(
@@ -184,6 +185,7 @@ class Ranks:
         worst = max(marks)
         if worst == _FINE:
             return cast(T, value)
+        self.told = True
         return self._broadcast(marks.index(worst), value, error)
 
     def total(
@@ -221,9 +223,10 @@ class Ranks:
             # Nobody else knows these masks, so to all others they are random words.
             about = system_entropy(_DIGEST)
         total = self._masks.total(self.all_gather(self._masks.masked(sent, about)))
+        self.told = bool(failed or total[size:].any())
         if error is not None:
             raise error
-        if total[size:].any() and not failed:
+        if self.told and not failed:
             raise RankFailed(None, "an error, or sent something else")
         return cast(T, value), total[:size]
 
@@ -433,11 +436,12 @@ class Ranks:
     def _require_same(self, title: str, question: Iterable[Any]) -> None:
         """Raises RanksDisagree, on all ranks, where they ask for different things."""
         self._step = title
-        self.steps += 1
+        self.told = False
         shown = title.encode()[:_TITLE].ljust(_TITLE)
         self._asked = fingerprint((title, *question))
         rows = self.all_gather(self._asked + uuid.uuid4().bytes + shown)
         if others := [rank for rank, row in enumerate(rows) if row[:_DIGEST] != rows[0][:_DIGEST]]:
+            self.told = True
             raise RanksDisagree(
                 [printable(row[_DIGEST + _ID :].decode(errors="replace").strip()) for row in rows],
                 others,
@@ -451,11 +455,13 @@ class Ranks:
         message = _pack(value, error, source) if self.rank == source else b""
         received = self.send(source, message)
         if error is not None:
+            self.told = True
             raise error
         if self.rank == source:
             return value
         theirs, failed = pickle.loads(received)
         if failed is not None:
+            self.told = True
             raise failed
         return theirs
 
@@ -514,8 +520,8 @@ class OneProcess:
 
 def collective(*names: str) -> Callable[[K], K]:
     """Decorates a curator's class: its constructor and its methods of these names, which every rank
-    calls in the same order. If one fails on one rank before a step of all ranks, the others are
-    told, so that they do not wait.
+    calls in the same order. If one fails on one rank outside a step of all ranks, the others are
+    told at their next step, so that they do not wait.
     """
 
     def decorated(kind: K) -> K:
@@ -533,13 +539,16 @@ def _told(method: Callable[..., T]) -> Callable[..., T]:
         ranks = getattr(self, "_ranks", kwargs.get("ranks"))
         if not isinstance(ranks, Ranks):
             return method(self, *args, **kwargs)
-        steps = ranks.steps
+        ranks.told = False
         try:
             return method(self, *args, **kwargs)
         except Exception:
-            if steps == ranks.steps:
-                with contextlib.suppress(RanksDisagree):
-                    ranks.run_on_rank_0("refuse an argument", (), lambda: None)
+            if not ranks.told:
+                # What this rank raised counts, also where another one is lost.
+                with contextlib.suppress(RanksError):
+                    ranks.run_on_rank_0("stop for an error of its own", (), lambda: None)
+                # A method that called this one has nothing to add.
+                ranks.told = True
             raise
 
     return told

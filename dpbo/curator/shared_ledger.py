@@ -174,11 +174,17 @@ class OwnLedger:
 
     def __init__(self, ranks: Ranks, opening: Callable[[], Ledger]) -> None:
         self._ranks = ranks
-        self.own = self.seen = ranks.run_together("open the ledger", (), opening)
+
+        def opened() -> tuple[Ledger, bytes]:
+            ledger = opening()
+            return ledger, b"".join(map(_line, ledger.records()))
+
+        self.own, mine = ranks.run_together("open the ledger", (), opened)
+        self.seen = self.own
         self._head = hashlib.sha256()
         self._read = -1
         self._compared = False
-        self._catch_up()
+        self._catch_up(mine)
 
     def head(self) -> str:
         """A digest of all entries, but for what is each ledger's own."""
@@ -255,9 +261,8 @@ class OwnLedger:
             found.append(dataclasses.replace(share, numbers=part))
         return publish(found)
 
-    def _catch_up(self) -> None:
-        """Add the entries that the longest of all ledgers holds beyond this one's."""
-        mine = b"".join(map(_line, self.own.records()))
+    def _catch_up(self, mine: bytes) -> None:
+        """Add the entries that the longest of all ledgers holds beyond this one's, `mine`."""
         identity = hashlib.sha256(self.own.id.encode()).digest()
         rows = self._ranks.all_gather(identity + mine.count(b"\n").to_bytes(8, "little"))
         if len({row[:32] for row in rows}) < len(rows):
