@@ -199,7 +199,7 @@ class Ranks:
         all ask the same; with trust="sum" alone.
 
         Every rank sends one message, after its work. Where that failed on a rank, or is a Failure,
-        all its words are random, and so is the total; it gets its own error. The others get
+        its words and the total are random to all others; it gets its own error. The others get
         RankFailed, and do not learn which rank failed.
 
         Args:
@@ -218,11 +218,16 @@ class Ranks:
             return value, numbers.size, sent, fingerprint((self._asked, about))
 
         found, error = _attempt(worked)
-        value, size, sent, about = found or (None, 0, np.zeros(most + 1, dtype=np.int64), b"")
-        if failed := found is None or isinstance(value, Failure):
-            # Nobody else knows these masks, so to all others they are random words.
-            about = system_entropy(_DIGEST)
-        total = self._masks.total(self.all_gather(self._masks.masked(sent, about)))
+        value, size, sent, about = found or (None, 0, np.zeros(0, dtype=np.int64), b"")
+        failed = found is None or isinstance(value, Failure)
+        # The others wait for this message: without it they lose this rank.
+        with self._connected():
+            if failed:
+                # Nobody else knows these masks, so to all others they are random words.
+                sent = np.zeros(most + 1, dtype=np.int64)
+                about = system_entropy(_DIGEST)
+            words = self._masks.masked(sent, about)
+        total = self._masks.total(self.all_gather(words))
         self.told = bool(failed or total[size:].any())
         if error is not None:
             raise error
@@ -467,18 +472,21 @@ class Ranks:
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[None]:
-        """Raises RankLost where a connection breaks or times out, and closes this rank's
-        connections, so that its neighbours notice.
+        """Raises RankLost where a connection breaks or times out. Whatever is raised within, it
+        closes this rank's connections, so that its neighbours notice.
         """
         if self._lost:
             raise RankLost(self._step)
         try:
             yield
-        except RuntimeError as error:  # what gloo raises for closed connections and timeouts
+        except BaseException as error:
             self._lost = True
             with contextlib.suppress(Exception):
                 dist.destroy_process_group(self._control)
             self._control = None
+            if not isinstance(error, RuntimeError):
+                raise
+            # What gloo raises for closed connections and timeouts.
             raise RankLost(self._step) from error
 
     def __repr__(self) -> str:

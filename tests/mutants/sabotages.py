@@ -1359,7 +1359,7 @@ SABOTAGES = (
     Sabotage(
         "a total is released where a rank could not charge",
         where="dpbo.curator.ranks:Ranks.total",
-        old="if total[size:].any() and not failed:",
+        old="if self.told and not failed:",
         new="if False:",
         test=(
             "tests/process/ranks/test_hospitals.py"

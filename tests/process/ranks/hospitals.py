@@ -275,11 +275,28 @@ def garbage(ranks, folder):
 
 
 def unpaid(ranks, folder):
-    """Rank 1 lacks memory for its share; then for that of a second handle alone; then its ledger
-    cannot be read again; then it cannot write to it when it is to charge. What the others met, and
-    read of each total.
+    """Rank 1 cannot read its ledger between two steps of one release, and of one reservation.
+
+    Then it lacks memory for its share; then for that of a second handle alone; then its ledger
+    cannot be read again; then it cannot write to it when it is to charge: what the others met, and
+    read of each total. At last it cannot mask its words.
     """
     curator = opened(ranks, **own(folder, ranks))
+
+    def fails(where, name, times, work):
+        plain = getattr(where, name)
+        if ranks.rank == 1:
+            setattr(where, name, failing(plain, times))
+        (met,) = met_by(work)
+        setattr(where, name, plain)
+        return met[0]
+
+    first = curator.evaluate(mean())
+    plan = functools.partial(curator.reserve, "plan", NOISE, slots=1)
+    between = [
+        fails(OwnLedger, "head", 2, lambda: curator.release(first, NOISE)),
+        fails(Ledger, "reservation", 1, plan),
+    ]
     sample = AdditiveMechanism, "_sample"
     cases = [(1, *sample, 1), (2, *sample, 2), (1, OwnLedger, "head", 2), (1, Ledger, "charge", 1)]
     handles = [[curator.evaluate(mean()) for _ in range(count)] for count, *_ in cases]
@@ -293,14 +310,11 @@ def unpaid(ranks, folder):
     Masks.total = staticmethod(noted_total)  # type: ignore[method-assign]
     found = []
     for together, (_, where, name, times) in zip(handles, cases, strict=True):
-        plain = getattr(where, name)
-        if ranks.rank == 1:
-            setattr(where, name, failing(plain, times))
-        (met,) = met_by(functools.partial(curator.release_all, together, NOISE))
-        setattr(where, name, plain)
+        met = fails(where, name, times, functools.partial(curator.release_all, together, NOISE))
         words = np.abs(read[-1].astype(np.float64)).tolist()
-        found.append([met[0], words, len(charges(curator.ledger))])
-    return found
+        found.append([met, words, len(charges(curator.ledger))])
+    lost = fails(Masks, "masked", 1, lambda: curator.evaluate(mean()))
+    return [between, found, lost]
 
 
 def failing(plain, times):

@@ -243,8 +243,12 @@ def test_random_words_are_refused_and_a_chosen_shift_spoils_a_value_alone(told):
 @attack("A16", "A37")
 def test_where_one_rank_cannot_charge_or_draw_the_others_read_a_random_word(told):
     for number, rank in enumerate(told("unpaid")[0]):
-        for step, (met, words, charged_here) in enumerate(rank["value"]):
-            assert met == ("LedgerUnavailable" if number == 1 else "RankFailed")
+        between, steps, lost = rank["value"]
+        own = "LedgerUnavailable"
+        assert between == [own if number == 1 else "RanksDisagree"] * 2, "nobody waits"
+        assert lost == (own if number == 1 else "RankLost")
+        for step, (met, words, charged_here) in enumerate(steps):
+            assert met == (own if number == 1 else "RankFailed")
             assert len(words) == (3 if step == 1 else 2)
             assert min(words) > 2**40, "its part of each sum, and whether it failed"
             assert charged_here == step + 1 - (step == 3 and number == 1)
