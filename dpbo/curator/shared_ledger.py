@@ -232,7 +232,7 @@ class OwnLedger:
             RanksError: a rank sent something else.
             RankFailed: another rank could not charge or draw.
         """
-        if not self._compared:
+        if most and not self._compared:
             # What refuses a new ledger's first charge on one rank stops it on all.
             self.on_records("compare tables", compare)
             self._compared = True

@@ -378,6 +378,7 @@ def other_ledger(ranks, folder):
     moved = rows() + (ranks.rank != 1) / 1024
     terms = {"dataset": "e", "ledger": str(folder / f"second {ranks.rank}.db")}
     second = opened(ranks, records=moved, entropy=system_entropy, **terms)
+    second.release_all([], NOISE)
     (repeated,) = met_by(lambda: second.release(mean(), NOISE))
     return [met, noted, told, changed, void, forked, kept, shared, repeated, seen(second)]
 
