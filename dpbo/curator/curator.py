@@ -358,7 +358,8 @@ class Curator(Opaque):
         """What a release by this mechanism draws: with `Ranks(trust="sum")` a share, whose `std` is
         that of the total of all ranks; else the mechanism itself.
 
-        Raises InputError where no sum of shares is proved.
+        Raises UsageError for a choice there, and InputError for other noise of which no sum of
+        shares is proved.
         """
         return self._ranks.in_shares(mechanism)
 

@@ -261,8 +261,9 @@ class Ranks:
         labels are compared with nobody's.
 
         Raises:
-            InputError: on all ranks: a unit has records on two of them, or there are no units, or
-                too many to be summed exactly.
+            InputError: on all ranks: a unit has records on two of them.
+            UsageError: there are no units, or too many to be summed exactly.
+            RanksError: a rank sent another number than that of its units.
         """
         if self._masks is None:
             total = int(self.reduce_tensor(torch.tensor([view.units], device="cpu"))[0])
@@ -275,10 +276,17 @@ class Ranks:
 
         def of_all() -> int | None:
             # With a total below its own number a rank's sum might overflow, whoever lied.
-            if not (view.units <= total <= MOST_UNITS and (total > 0 or not public)):
+            if total < view.units:
+                raise RanksError(
+                    "all ranks together say that they have fewer units than this one has: a rank"
+                    " sent something else."
+                )
+            if public and total == 0:
+                raise UsageError("all ranks together must have at least one record.")
+            if total > MOST_UNITS:
                 raise UsageError(
-                    "all ranks together must have at least one record, at most"
-                    f" {MOST_UNITS} units, and no fewer than one of them."
+                    f"all ranks together must have at most {MOST_UNITS} units; with"
+                    " Ranks(trust='sum') and a private number each has an equal part of that."
                 )
             return total if public else None
 
@@ -302,26 +310,29 @@ class Ranks:
         return ["people-are-disjoint", followed, "masks-hide-shares", *relayed]
 
     def in_shares(self, mechanism: Mechanism) -> Mechanism:
-        """The noise that each rank draws, whatever group it may be a share for. Raises InputError
-        where no sum of shares is proved.
+        """The noise that each rank draws, whatever group it may be a share for.
+
+        Raises:
+            UsageError: a choice with trust="sum".
+            InputError: other noise of which no sum of shares is proved.
         """
         mechanism = whole(mechanism)
         if self._masks is None or isinstance(mechanism, NoNoise):
             return mechanism
+        if isinstance(mechanism, ChoiceMechanism):
+            raise UsageError(
+                "with Ranks(trust='sum') there is no private choice. A sum shows every score:"
+                " release all of them with Gaussian noise, and take the best; in a DPSearch,"
+                " strategy='auto' or 'bo'."
+            )
         share = share_of(mechanism, self.world_size, self.tolerate)
         if share is None:
-            remedy = "Take one of these."
-            if isinstance(mechanism, ChoiceMechanism):
-                remedy = (
-                    "A sum shows every score: release all of them with Gaussian noise, and take the"
-                    " best; in a DPSearch, strategy='auto' or 'bo'."
-                )
             raise InputError(
                 "mechanism",
                 type(mechanism).__name__,
                 "GaussianMechanism or LaplaceMechanism with Ranks(trust='sum'): shares of these add"
                 " up to a proved law",
-                remedy,
+                "Take one of these.",
             )
         return share
 

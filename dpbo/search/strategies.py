@@ -30,7 +30,6 @@ from dpbo.acquisition.expected_improvement import posterior_mean, suggest
 from dpbo.acquisition.trust_region import suggest_in_trust_region
 from dpbo.errors import InputError, LedgerMismatch, ReleaseLost, UsageError
 from dpbo.fingerprint import fingerprint
-from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
 from dpbo.objective import NoiseWarning, PrivateObjective
 from dpbo.queries.cells import CellMeans
 from dpbo.queries.score_evaluation import tensor_of
@@ -118,9 +117,10 @@ class Strategy(BaseEstimator, abc.ABC):  # type: ignore[misc]
     def try_out(self, problem: Problem) -> None:
         """Fit the first points and score public rows with them, so that what cannot work raises
         before anything is reserved."""
-        if Choice.name in (self.name, self.get_params(deep=False).get("first")):
-            # Which ranks that do not trust each other refuse.
-            problem.curator.in_shares(PermuteAndFlipMechanism(1.0))
+        chosen = Choice.name in (self.name, self.get_params(deep=False).get("first"))
+        if chosen and problem.curator.ledger.birth.federated:
+            allowed = "'auto', 'weighted_cv' or 'bo' with Ranks(trust='sum')"
+            raise InputError("strategy", self, allowed, "A sum would show every candidate's score.")
         if self.needs_default and problem.trainer.public_model(None) is None:
             allowed = "one that can be fitted as it is given, to all training records"
             remedy = "Others are compared with it."

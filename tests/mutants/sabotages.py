@@ -1494,8 +1494,8 @@ SABOTAGES = (
     Sabotage(
         "a hospital believes a number of units below its own",
         where="dpbo.curator.ranks:Ranks.count_units",
-        old="view.units <= total <= MOST_UNITS",
-        new="total <= MOST_UNITS",
+        old="if total < view.units:",
+        new="if False:",
         test=(
             "tests/process/ranks/test_hospitals.py"
             "::test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_was"
