@@ -22,6 +22,7 @@ from sklearn.linear_model import LogisticRegression
 
 from dpbo import Adjacency, Budget, Curator, DPSearch, Ranks
 from dpbo.accounting.filters import PureFilter
+from dpbo.algorithms import search_then_choose
 from dpbo.curator.secure_sum import Masks
 from dpbo.curator.shared_ledger import OwnLedger
 from dpbo.entropy import system_entropy
@@ -403,6 +404,7 @@ def refused(ranks, folder):
     choice = CandidateScores(lambda c, r: r[:, 0] * c, [0.1, 0.2], score_range=(0.0, 1.0))
     met = met_by(
         lambda: curator.release(choice, PermuteAndFlipMechanism(20.0)),
+        lambda: search_then_choose(curator, loss, at(0.25, 2), score_range=(0, 3), evaluations=1),
         lambda: curator.evaluate(mean(fails)),
         lambda: curator.reserve("much", GaussianMechanism(0.01).event(), slots=100),
         lambda: Ranks(trust="some"),

@@ -287,9 +287,10 @@ def test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_
     assert 1 not in {len(data) for rank in sent for _, data in rank}, "no mark goes in clear"
     for rank, each in enumerate(ranks):
         met, entries, changed, mine, stds, (fewer,) = each["value"]
-        choice, fails, much, *arguments = met
-        assert choice[0] == "UsageError"
+        choice, searched, fails, much, *arguments = met
+        assert choice[0] == searched[0] == "UsageError"
         assert "A sum shows every score" in choice[1]
+        assert searched[1] == choice[1]
         assert fails[0] == "PrivateFailure"
         assert ("on another rank" in fails[1]) == (rank != 2)
         assert much[0] == "BudgetExceeded", "each finds that by itself, and nothing is unpickled"
@@ -308,6 +309,7 @@ def test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_
         assert [error[0] for error in arguments] == ["InputError", "UsageError"] * 2
         kinds = [kind for kind, _, _ in entries]
         assert kinds.count("charge") == 1
+        assert kinds.count("reserve") == 0, "what is refused reserves nothing"
 
 
 @attack("A8", "A37")
