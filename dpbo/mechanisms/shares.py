@@ -190,8 +190,8 @@ class LaplaceShare(LaplaceMechanism):
 
 @functools.lru_cache(maxsize=256)
 def _exceeded(shape: float, probability: float) -> float:
-    """What the difference of two gamma variables of this shape exceeds with this probability, of at
-    most 1/2.
+    """What the difference of two gamma variables of this shape exceeds with this probability, from
+    1e-100 to 1/2.
     """
 
     # what lies beyond this is far less than any probability that is asked for
