@@ -1357,6 +1357,16 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "an error between two steps of a method is told to nobody",
+        where="dpbo.curator.ranks:_told",
+        old="if not ranks.told:",
+        new="if False:",
+        test=(
+            "tests/process/ranks/test_hospitals.py"
+            "::test_where_one_rank_cannot_charge_or_draw_the_others_read_a_random_word"
+        ),
+    ),
+    Sabotage(
         "a total is released where a rank could not charge",
         where="dpbo.curator.ranks:Ranks.total",
         old="if self.told and not failed:",
