@@ -53,10 +53,7 @@ class Finding(NamedTuple):
 
 
 def below(claim: str, a: Sequence[float], b: Sequence[float] | float) -> Finding:
-    """The claim that a is below b, in the replications that have both: the first ones."""
-    if not isinstance(b, float):
-        count = min(len(a), len(b))
-        a, b = a[:count], b[:count]
+    """The claim that a is below b."""
     return Finding(claim, np.subtract(a, b).tolist())
 
 
