@@ -88,10 +88,15 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A Markdown table."""
-    cells = [
-        [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows
-    ]
+    """A Markdown table; repetitions as their mean and standard error."""
+
+    def shown(cell: Any) -> str:
+        if isinstance(cell, list) and cell:
+            mean, error = mean_and_error(cell)
+            return f"{mean:.4g} ({error:.2g})"
+        return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+
+    cells = [[shown(cell) for cell in row] for row in rows]
     lines = [header, ["---"] * len(header), *cells]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
