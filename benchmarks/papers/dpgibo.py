@@ -6,9 +6,10 @@ reproduced, and what is not.
 4.1 location of a normal, 4.2 Huber regression against noisy gradient descent, 4.3 length-scales of
 a Gaussian process at several privacy levels, 4.4 a support vector machine with 33 hyperparameters,
 noisy: 4.3 with noisy observations (C.5). settings: 4.3 with the recommended settings changed one at
-a time. baselines: private zeroth-order descent and DP-SGD in up to 300 dimensions; 4.3 and 4.4 have
-DPZero, too. --searches adds to every experiment the search that a PrivateObjective makes
-private (TuRBO, qLogNEI), at the same mu and number of evaluations: minutes a replication.
+a time. baselines: private zeroth-order descent and DP-SGD in up to 300 dimensions, of which 4.3 and
+4.4 have DPZero; samples: zeroth-order descent with a sample of the records at each step. --searches
+adds to every experiment the search that a PrivateObjective makes private (TuRBO, qLogNEI), at the
+same mu and number of evaluations: minutes a replication.
 
 Every method sees the same records and begins at the same point; losses are true means over the
 records, without noise, of what a method recommends. A claim's verdict follows from the paired
@@ -238,6 +239,8 @@ def run(
     }
     if name == "baselines":
         return dpgibo_baselines.compared(smoke)
+    if name == "samples":
+        return dpgibo_baselines.sampled(smoke)
     if name in alone:
         title, all_of, findings = alone[name]
         runs = all_of(seeds, sizes)

@@ -93,7 +93,7 @@ CANDIDATES = 65
 START_SHARE = 0.2
 LEVELS = (0.05, 1.0, INF)
 MODEL_SIGMAS = (0.01, 1.0, 1e-4)
-EXPERIMENTS = ("4.1", "4.2", "4.3", "4.4", "noisy", "settings", "baselines")
+EXPERIMENTS = ("4.1", "4.2", "4.3", "4.4", "noisy", "settings", "baselines", "samples")
 
 
 @dataclass(frozen=True)
