@@ -207,7 +207,7 @@ def zeroth_order(
         ends = torch.stack([z + h * u, z - h * u]).clamp(0.0, 1.0)
         if share < 1:
             assert isinstance(task, Regression)
-            people = [_sample(task.people, share, each) for each in samplers]
+            people = [poisson_sample(task.people, share, each) for each in samplers]
             above, below = task.losses_of(people, ends.permute(1, 2, 0)).unbind(-1)
         else:
             above, below = task.losses(ends.flatten(0, 1)).chunk(2)
@@ -218,7 +218,7 @@ def zeroth_order(
     return descended(task, release, steps, choices, seeds, math.sqrt(d))
 
 
-def _sample(n: int, share: float, generator: torch.Generator) -> Tensor:
+def poisson_sample(n: int, share: float, generator: torch.Generator) -> Tensor:
     """Indices of those of n whom a Poisson sample takes: their distances are geometric."""
     # n is passed with all but certainty
     most = int(n * share + 10 * math.sqrt(n * share)) + 10
