@@ -111,6 +111,14 @@ def named(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[dict[str
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 
+def tabulated(
+    name: str, title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> dict[str, list[dict[str, Any]]]:
+    """Print a table under its title; returns its rows as dicts, under their name."""
+    print(f"\n{title}\n{table(header, rows)}")
+    return {name: named(header, rows)}
+
+
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     """Mean and its standard error, which is NaN of one value."""
     error = float(np.std(values, ddof=1)) / len(values) ** 0.5 if len(values) > 1 else math.nan

@@ -38,7 +38,7 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from benchmarks.harness import named, options, record, table
+from benchmarks.harness import named, options, record, table, tabulated
 from benchmarks.papers import kusner_printed
 from benchmarks.papers import kusner_problems as problems
 from benchmarks.papers import kusner_tuning as tuning
@@ -188,8 +188,7 @@ def promises(samples: dict[int, Any]) -> Figures:
                 lost = sample["lost"][f"{name}, {epsilon:g}"]
                 add(theorem, count, lost > bound, allowed, f"{epsilon:g}")
     header = ["theorem", "candidates", "epsilon", "may fail", "fails", "draws"]
-    print("\n(a), (b) how often the theorems fail\n" + table(header, rows))
-    return {"promises": named(header, rows)}
+    return tabulated("promises", "(a), (b) how often the theorems fail", header, rows)
 
 
 def coverage(samples: dict[int, Any]) -> Figures:
@@ -201,8 +200,7 @@ def coverage(samples: dict[int, Any]) -> Figures:
             moves = [float(moved.quantile(0.95)), float(moved.max())]
             rows.append([f"{count:,}", theorem, *both, *moves])
     header = ["candidates", "theorem", "paper's", "corrected", "95 % move", "largest"]
-    print("\n(a) sensitivities\n" + table(header, rows))
-    return {"coverage": named(header, rows)}
+    return tabulated("coverage", "(a) sensitivities", header, rows)
 
 
 def _halves(evaluations: int) -> tuple[float, float]:
@@ -224,8 +222,7 @@ def noise_maximum() -> Figures:
         assert fails[0] > DELTA / 3
         assert fails[1] <= DELTA / 4
     header = ["T", "paper's may fail", "paper's fails", "corrected may fail", "corrected fails"]
-    print("\n(a) the noise maximum on a flat function\n" + table(header, rows))
-    return {"noise maximum": named(header, rows)}
+    return tabulated("noise maximum", "(a) the noise maximum on a flat function", header, rows)
 
 
 def utility(samples: dict[int, Any]) -> Figures:
@@ -240,8 +237,7 @@ def utility(samples: dict[int, Any]) -> Figures:
     header = ["candidates", "epsilon"]
     for theorem, what in ((2, "mu_T lost"), (4, "v - f*"), (6, "v - f*")):
         header += [f"Theorem {theorem}", f"95 % of {what} ({theorem})"]
-    print("\n(b) losses and bounds\n" + table(header, rows))
-    return {"utility": named(header, rows)}
+    return tabulated("utility", "(b) losses and bounds", header, rows)
 
 
 def _utilities(count: int, epsilon: float) -> dict[str, tuple[str, float, float]]:
@@ -289,8 +285,7 @@ def scales(counts: dict[int, int], sizes: tuple[int, ...]) -> Figures:
         *(f"scores, m = {m:,}" for m in sizes),
         "better from m =",
     ]
-    print("\n(c) sensitivities of the choice in prior deviations\n" + table(header, rows))
-    return {"scales": named(header, rows)}
+    return tabulated("scales", "(c) sensitivities of the choice in prior deviations", header, rows)
 
 
 def side_by_side(samples: dict[int, Any], sizes: tuple[int, ...]) -> Figures:
@@ -381,8 +376,9 @@ def public_design(counts: dict[int, int], seed: int) -> Figures:
         "f* - f, public design",
         "difference",
     ]
-    print("\n(f) Algorithm 1's candidate on a public design\n" + table(header, rows))
-    return {"public design": named(header, rows)}
+    return tabulated(
+        "public design", "(f) Algorithm 1's candidate on a public design", header, rows
+    )
 
 
 def last_and_largest(count: int, functions: int, seed: int) -> Figures:
@@ -401,11 +397,12 @@ def last_and_largest(count: int, functions: int, seed: int) -> Figures:
             [evaluations, *(sum(each) / functions for each in (last, largest)), gap, differ]
         )
     header = ["T", "f* - last", "f* - largest", "difference", "last is below"]
-    print(
-        f"\n(g) Algorithm 2 before the noise, {count:,} candidates, {functions} functions\n"
-        + table(header, rows)
+    return tabulated(
+        "last and largest",
+        f"(g) Algorithm 2 before the noise, {count:,} candidates, {functions} functions",
+        header,
+        rows,
     )
-    return {"last and largest": named(header, rows)}
 
 
 def through_the_curator(count: int, m: int, times: int, seed: int) -> Figures:
@@ -455,11 +452,12 @@ def through_the_curator(count: int, m: int, times: int, seed: int) -> Figures:
         "PF",
         "Algorithm 1's value, median error",
     ]
-    print(
-        f"\n(c) through the curator: {count:,} candidates, m = {m:,}, {times} releases each\n"
-        + table(header, rows)
+    return tabulated(
+        "through the curator",
+        f"(c) through the curator: {count:,} candidates, m = {m:,}, {times} releases each",
+        header,
+        rows,
     )
-    return {"through the curator": named(header, rows)}
 
 
 def costly(count: int, sizes: tuple[int, ...], functions: int, seed: int) -> Figures:
@@ -479,11 +477,12 @@ def costly(count: int, sizes: tuple[int, ...], functions: int, seed: int) -> Fig
         lost = [list(arm) for arm in zip(*losses_of, strict=True)]
         gap = [a - b for a, b, _ in losses_of]
         rows.append([f"{m:,}", f"{epsilon:g}", *lost, gap])
-    print(
-        f"\n(e) mean f* - f(chosen), {count:,} candidates, {functions} functions\n"
-        + table(header, rows)
+    return tabulated(
+        "costly",
+        f"(e) mean f* - f(chosen), {count:,} candidates, {functions} functions",
+        header,
+        rows,
     )
-    return {"costly": named(header, rows)}
 
 
 def _costly_losses(

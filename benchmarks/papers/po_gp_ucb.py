@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.finite_gp import bandwidth
-from benchmarks.harness import named, options, record, table
+from benchmarks.harness import named, options, record, table, tabulated
 from benchmarks.papers import po_gp_ucb_problems as problems
 from benchmarks.papers.po_gp_ucb_attack import recover_rows
 from benchmarks.papers.po_gp_ucb_search import (
@@ -128,11 +128,13 @@ def by_epsilon(experiment: Experiment, seconds: dict[str, list[float]]) -> tuple
         f"l = {problem.lengthscale:.3g}, sigma_y^2 = {problem.outputscale:.3g}, noise"
         f" {problem.noise:.3g}"
     )
-    print(
-        f"\n(a) {problem.name}: n = {n:,}, d = {d}, T = {problem.steps}, {experiment.runs} runs;"
-        f" {kernel}, sigma_min = {_sigma_min(problem):.4g}\n" + table(header, rows)
-    )
-    return {problem.name: named(header, rows)}, curves
+    return tabulated(
+        problem.name,
+        f"(a) {problem.name}: n = {n:,}, d = {d}, T = {problem.steps}, {experiment.runs} runs;"
+        f" {kernel}, sigma_min = {_sigma_min(problem):.4g}",
+        header,
+        rows,
+    ), curves
 
 
 def _epsilon(problem: problems.Problem, name: str, log_epsilon: float | None) -> tuple[str, str]:
@@ -202,8 +204,7 @@ def claims(experiment: Experiment) -> Figures:
         rows.append([f"e^{log_epsilon:g}", (own - openly).tolist(), more])
         larger = own
     header = ["epsilon", "above open", "above the larger epsilon"]
-    print(f"\n{problem.name}\n" + table(header, rows))
-    return {problem.name: named(header, rows)}
+    return tabulated(problem.name, problem.name, header, rows)
 
 
 def kernels(experiment: Experiment) -> Figures:
@@ -230,11 +231,13 @@ def kernels(experiment: Experiment) -> Figures:
         "more",
         "its SE",
     ]
-    print(
-        f"\n(c) {problem.name}: the kernel of rows known with noise, and the original one, as if"
-        " they were exact\n" + table(header, rows)
+    return tabulated(
+        "kernels",
+        f"(c) {problem.name}: the kernel of rows known with noise, and the original one, as if"
+        " they were exact",
+        header,
+        rows,
     )
-    return {"kernels": named(header, rows)}
 
 
 def attack(experiment: Experiment) -> Figures:
@@ -274,10 +277,9 @@ def attack(experiment: Experiment) -> Figures:
     assert all(row[-1] <= 1e-10 for row in rows if row[0] == PUBLISHED)
     assert all(row[3] >= 0.9 * row[2] for row in rows)
     header = ["release", "epsilon", "noise a coordinate", "rms error of recovered rows", "largest"]
-    print(
-        f"\n(d) {problem.name}: three rows known, {len(X) - 3:,} recovered\n" + table(header, rows)
+    return tabulated(
+        "attack", f"(d) {problem.name}: three rows known, {len(X) - 3:,} recovered", header, rows
     )
-    return {"attack": named(header, rows)}
 
 
 def times(experiment: Experiment, seconds: dict[str, list[float]], smoke: bool) -> Figures:
