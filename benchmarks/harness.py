@@ -16,10 +16,9 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from scipy import stats
 from tqdm import tqdm
 
 from dpbo.records.protected_records import RepeatedRecordsWarning
@@ -123,43 +122,6 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     """Mean and its standard error, which is NaN of one value."""
     error = float(np.std(values, ddof=1)) / len(values) ** 0.5 if len(values) > 1 else math.nan
     return statistics.fmean(values), error
-
-
-class Difference(NamedTuple):
-    """Mean of a - b with its 95 % interval, and how often a is below b."""
-
-    mean: float
-    low: float
-    high: float
-    wins: int
-    total: int
-
-    @property
-    def worse(self) -> bool:
-        """a is significantly above b."""
-        return self.low > 0
-
-    @property
-    def better(self) -> bool:
-        """a is significantly below b."""
-        return self.high < 0
-
-    def __str__(self) -> str:
-        return (
-            f"{self.mean:+.3g} [{self.low:+.3g}, {self.high:+.3g}], below in"
-            f" {self.wins}/{self.total}"
-        )
-
-
-def difference(a: Sequence[float], b: Sequence[float]) -> Difference:
-    """The paired difference a - b."""
-    gaps = np.subtract(a, b)
-    low, high = -math.inf, math.inf
-    if len(gaps) > 1:
-        low, high = stats.ttest_rel(a, b).confidence_interval(0.95)
-    return Difference(
-        statistics.fmean(gaps), float(low), float(high), int((gaps < 0).sum()), len(gaps)
-    )
 
 
 def band(values: Sequence[float]) -> tuple[float, float, float]:
