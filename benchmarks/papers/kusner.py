@@ -556,7 +556,7 @@ def main(arguments: list[str] | None = None) -> None:
     figures |= last_and_largest(100, 5 if chosen.smoke else 400, chosen.seed)
     figures |= through_the_curator(100, 1_000, 2 if chosen.smoke else 40, chosen.seed)
     figures |= costly(
-        100 if chosen.smoke else 1_000, sizes[:2], 2 if chosen.smoke else 50, chosen.seed
+        100 if chosen.smoke else 1_000, sizes[:2], 2 if chosen.smoke else 20, chosen.seed
     )
     census = None if chosen.smoke else tuning.adult()
     for problem in (tuning.breast_cancer(), census):
