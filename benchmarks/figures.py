@@ -433,6 +433,11 @@ def _starts(figures: Figures) -> str:
     return markdown(header, rows)
 
 
+def _gap_of(row: Row) -> str:
+    """A paired difference and its standard error."""
+    return f"{row['mean']:+.2g} ({row['se']:.1g})"
+
+
 def _baselines(figures: Figures) -> str:
     """DP-GIBO beside zeroth-order descent and DP-SGD: excess losses, and DP-GIBO's less theirs."""
     cells = figures.value("dpgibo > baselines > cells")
@@ -441,8 +446,7 @@ def _baselines(figures: Figures) -> str:
         row = [f"{cell['d']}, {cell['n']:,}", cell["losses"]["DP-GIBO"]["n"], cell["start"]]
         for name, each in cell["losses"].items():
             gap = cell["gaps"].get(name)
-            minus = f"; {gap['mean']:+.2g} ({gap['se']:.1g})" if gap else ""
-            row.append(f"{each['mean']:.2g}{minus}")
+            row.append(f"{each['mean']:.2g}{'; ' + _gap_of(gap) if gap else ''}")
         rows.append(row)
     return markdown(["d, people", "runs", "start", *cells[0]["losses"]], rows)
 
@@ -458,13 +462,12 @@ def _samples(figures: Figures) -> str:
     rows = []
     for cell in figures.value("dpgibo > samples > cells"):
         d, n, losses = (cell[name] for name in ("d", "n", "losses"))
-        row = [f"{d}, {n:,}", losses["DP-GIBO"]["n"]]
+        row = [f"{d}, {n:,}", losses["DPZero"]["n"]]
         row += [f"{losses[name]['mean']:.2g}" for name in ("DP-GIBO", "DP-GIBO, defaults")]
         for name in ("DPZero", "DP-ZO"):
-            gap = cell["gaps"][name]
-            minus = f"{gap['mean']:+.2g} ({gap['se']:.1g})"
             row.append(f"{everybody[d, n][name]['mean']:.2g}")
-            row.append(f"{losses[name]['mean']:.2g}; {minus}")
+            gap = cell["gaps"].get(name)
+            row.append(f"{losses[name]['mean']:.2g}; {_gap_of(gap)}" if gap else "not run")
         rows.append(row)
     header = ["d, people", "runs", "DP-GIBO", "DP-GIBO, defaults"]
     ways = [f"{name}, {how}" for name in ("DPZero", "DP-ZO") for how in ("everybody", "samples")]
