@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # What BoTorch compiles at first use; beside the clone's other output, so that no lock of another, killed process is waited for.
 export TORCH_EXTENSIONS_DIR := $(CURDIR)/build/torch_extensions
 
-.PHONY: demo quick test tests matrix coverage audit mutants gpu wheels lint types docs notebooks pictures dist dist-check clean
+.PHONY: demo quick test tests matrix coverage pages audit mutants gpu wheels lint types docs notebooks pictures dist dist-check clean
 
 demo: $(STAMP)
 	$(BIN)/python -m dpbo
@@ -42,6 +42,10 @@ matrix: $(STAMP)
 coverage: $(STAMP)
 	$(PYTEST) --cov=dpbo --cov-report=
 	$(BIN)/python -m coverage report --format=total --precision=1 | sed 's/.*/line coverage of dpbo: & %/'
+
+# The longest programs of the documentation, as CI does after `make test`.
+pages: $(STAMP)
+	$(PYTEST) -m deep tests/programs/test_readme.py
 
 # The deep tests alone: long statistics, audits of whole runs, killed processes in number.
 audit: $(STAMP)

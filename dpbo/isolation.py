@@ -36,6 +36,8 @@ _MARK = "(?:muted by dpbo)?"
 _STANDARD = (1, 2)
 _filters = threading.Lock()
 _generator = threading.RLock()
+# numpy's, while `fix_generators` holds the lock.
+_fixed = np.random.MT19937(0)
 _muting: collections.defaultdict[type[Warning], set[object]] = collections.defaultdict(set)
 INTERRUPTS = (KeyboardInterrupt, SystemExit, TimeoutError)
 """What ends a program, or a time limit: never taken for a failure of a fit or a score. The handler
@@ -127,7 +129,9 @@ class GeneratorStates:
 
     def __init__(self) -> None:
         self._gpus: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        self._accelerated = torch.accelerator.current_accelerator() is not None
+        accelerator = torch.accelerator.current_accelerator()
+        # Until they are used, torch keeps their seed for then.
+        self._has_gpus = accelerator is not None and accelerator.type == "cuda"
         # The lock is needed to read them, too: `seed_torch` of another thread may have put a public
         # state there for a while.
         with _generator:
@@ -142,24 +146,25 @@ class GeneratorStates:
         """Seed them all from `entropy`."""
         torch_seed = int.from_bytes(entropy(8), "little") >> 1
         with _generator:
-            # `torch.manual_seed` keeps a traceback each time for every kind of device that has not
-            # been used, which takes most of a millisecond: only where GPUs may yet come.
-            if self._accelerated and not self._gpus:
-                torch.manual_seed(torch_seed)
-            else:
-                torch.default_generator.manual_seed(torch_seed)
-            if self._gpus:
-                torch.cuda.manual_seed_all(torch_seed)
+            # `torch.manual_seed` would keep a traceback for every kind of device that has not been
+            # used, which takes most of a millisecond.
+            torch.default_generator.manual_seed(torch_seed)
+            self.seed_gpus(torch_seed)
             mtrand.set_bit_generator(np.random.MT19937(int.from_bytes(entropy(32), "little")))
             random.seed(entropy(64))
+
+    def seed_gpus(self, seed: int) -> None:
+        """Seed those that there are, used or not yet."""
+        if self._has_gpus:
+            torch.cuda.manual_seed_all(seed)
 
     def restore(self) -> None:
         with _generator:
             if self._gpus:
                 torch.cuda.set_rng_state_all(self._cuda)
-            elif self._accelerated:
-                # GPUs were first used meanwhile, or will be later.
-                torch.cuda.manual_seed_all(self._torch_seed)
+            else:
+                # They were first used meanwhile, or will be later.
+                self.seed_gpus(self._torch_seed)
             torch.random.set_rng_state(self._torch)
             mtrand.set_bit_generator(self._numpy)
             random.setstate(self._python)
@@ -206,9 +211,19 @@ def fix_generators() -> Iterator[None]:
 
     For public work that is repeated. Threads wait for each other.
     """
-    # Zeros in the place of entropy.
-    with _generator, isolate_generators(bytes):
-        yield
+    with _generator:
+        before = GeneratorStates()
+        try:
+            torch.default_generator.manual_seed(0)
+            before.seed_gpus(0)
+            # One for all: to make it takes longer than all else here.
+            nested = mtrand.get_bit_generator() is _fixed
+            mtrand.set_bit_generator(np.random.MT19937(0) if nested else _fixed)
+            mtrand.seed(0)
+            random.seed(0)
+            yield
+        finally:
+            before.restore()
 
 
 @contextlib.contextmanager

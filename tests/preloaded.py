@@ -6,8 +6,8 @@ import contextlib
 import importlib
 import os
 
-from tests.slow.ledger import test_killed
-from tests.slow.ranks import jobs
+from tests.process.ledger import test_killed
+from tests.process.ranks import jobs
 
 os.environ["DPBO_STATE"] = os.environ["DPBO_FORKED_STATE"]
 for name in (
@@ -19,7 +19,7 @@ for name in (
     "examples.modeler",
     "examples.parallel_torch",
     "tests.integration.searches",
-    "tests.slow.ledger.test_processes",
+    "tests.process.ledger.test_processes",
 ):
     with contextlib.suppress(Exception):  # the tests themselves say what fails
         importlib.import_module(name)

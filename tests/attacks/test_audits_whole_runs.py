@@ -100,10 +100,6 @@ PAIRS: dict[Any, Any] = {
     ),
 }
 ALGORITHMS = pytest.mark.parametrize("algorithm", PAIRS, ids=lambda algorithm: algorithm.__name__)
-ONE_QUICK = [
-    objective,
-    *(pytest.param(algorithm, marks=pytest.mark.deep) for algorithm in (dpgibo, mixture)),
-]
 
 
 class Runs:
@@ -315,7 +311,8 @@ def unclipped(Z, _norm, _steps):
     return torch.where(alive, Z, 0.0).round_(), alive
 
 
-@pytest.mark.parametrize("algorithm", ONE_QUICK, ids=lambda algorithm: algorithm.__name__)
+@pytest.mark.deep
+@ALGORITHMS
 def test_a_clip_that_is_dropped_is_caught(algorithm, monkeypatch, measured):
     """Power: in each algorithm's own question the clip is computed and the raw number used; the
     ledger does not see it.

@@ -1,4 +1,4 @@
-"""The ledger's storages under the ledger contract; PostgreSQL is under it in tests/slow/ledger."""
+"""The ledger's storages under the ledger contract; tests/process/ledger holds PostgreSQL to it."""
 
 import pytest
 

@@ -849,7 +849,7 @@ SABOTAGES = (
         old='"BEGIN IMMEDIATE" if self._sqlite',
         new='"BEGIN" if self._sqlite',
         test=(
-            "tests/slow/ledger/test_contract.py"
+            "tests/process/ledger/test_contract.py"
             "::test_births_at_once_are_one_birth_and_no_charge_overwrites_another[sqlite]"
         ),
     ),
@@ -859,7 +859,7 @@ SABOTAGES = (
         old="PRAGMA synchronous=EXTRA",
         new="PRAGMA synchronous=OFF",
         test=(
-            "tests/slow/ledger/test_contract.py::test_a_charge_is_on_disk_with_its_folder_on_sqlite"
+            "tests/process/ledger/test_contract.py::test_a_charge_is_on_disk_with_its_folder_on_sqlite"
         ),
     ),
     Sabotage(
@@ -877,7 +877,7 @@ SABOTAGES = (
         where="dpbo.ledger.entries:digest",
         old="dump([previous, *columns])",
         new="dump([*columns])",
-        test="tests/slow/ledger/test_rows.py::test_the_predecessor_is_under_the_hash[sqlite]",
+        test="tests/process/ledger/test_rows.py::test_the_predecessor_is_under_the_hash[sqlite]",
     ),
     Sabotage(
         "an entry that was changed is taken at its word",
@@ -905,7 +905,7 @@ SABOTAGES = (
         old="found != self._left",
         new="self._left is None",
         test=(
-            "tests/slow/ledger/test_disk.py"
+            "tests/process/ledger/test_disk.py"
             "::test_an_older_copy_under_a_running_curator_is_seen[moved]"
         ),
     ),
@@ -975,7 +975,7 @@ SABOTAGES = (
         old="self._ranks = Ranks()",
         new="pass",
         test=(
-            "tests/slow/ranks/test_failures.py"
+            "tests/process/ranks/test_failures.py"
             "::test_two_processes_train_one_model_in_opacus_own_engine_and_the_first_alone_charges"
         ),
     ),
@@ -985,7 +985,7 @@ SABOTAGES = (
         old='if several > 1 and not hasattr(optimizer, "world_size"):',
         new="if False:",
         test=(
-            "tests/slow/ranks/test_failures.py"
+            "tests/process/ranks/test_failures.py"
             "::test_two_processes_train_one_model_in_opacus_own_engine_and_the_first_alone_charges"
         ),
     ),
@@ -1133,7 +1133,7 @@ SABOTAGES = (
         old="(asked, details, Reached(asked))",
         new="(asked, details)",
         test=(
-            "tests/slow/ranks/test_failures.py"
+            "tests/process/ranks/test_failures.py"
             "::test_ranks_with_other_code_globals_or_models_are_refused_before_a_charge"
         ),
     ),
@@ -1143,7 +1143,7 @@ SABOTAGES = (
         old="return any(self.gather_mark(repeated))",
         new="return False",
         test=(
-            "tests/slow/ranks/test_failures.py"
+            "tests/process/ranks/test_failures.py"
             "::test_labels_on_two_ranks_are_refused_on_all_before_there_is_a_ledger"
         ),
     ),
@@ -1190,7 +1190,7 @@ SABOTAGES = (
             "            if self.rank == 0:\n"
             "                return moved.cpu().to(numbers.dtype)"
         ),
-        test="tests/slow/ranks/test_failures.py::test_partial_sums_are_added_in_whole_numbers",
+        test="tests/process/ranks/test_failures.py::test_partial_sums_are_added_in_whole_numbers",
     ),
     Sabotage(
         "every sum of hospitals has the same masks",
@@ -1342,7 +1342,7 @@ SABOTAGES = (
         old="self._masks.masked(numbers, about)",
         new="numbers.astype('<i8').tobytes()",
         test=(
-            "tests/slow/ranks/test_hospitals.py"
+            "tests/process/ranks/test_hospitals.py"
             "::test_no_message_holds_a_partial_sum_a_share_or_a_total_without_noise"
         ),
     ),
@@ -1352,7 +1352,7 @@ SABOTAGES = (
         old="if failed:",
         new="if False:",
         test=(
-            "tests/slow/ranks/test_hospitals.py"
+            "tests/process/ranks/test_hospitals.py"
             "::test_where_one_rank_cannot_charge_or_draw_the_others_read_a_random_word"
         ),
     ),
@@ -1362,7 +1362,7 @@ SABOTAGES = (
         old="if done.any() and not failed:",
         new="if False:",
         test=(
-            "tests/slow/ranks/test_hospitals.py"
+            "tests/process/ranks/test_hospitals.py"
             "::test_where_one_rank_cannot_charge_or_draw_the_others_read_a_random_word"
         ),
     ),
@@ -1372,7 +1372,7 @@ SABOTAGES = (
         old="if (np.abs(total.astype(np.float64)) > most).any():",
         new="if False:",
         test=(
-            "tests/slow/ranks/test_hospitals.py"
+            "tests/process/ranks/test_hospitals.py"
             "::test_random_words_are_refused_and_a_chosen_shift_spoils_a_value_alone"
         ),
     ),
@@ -1382,7 +1382,7 @@ SABOTAGES = (
         old="self._ranks.key_by(self.head())",
         new="",
         test=(
-            "tests/slow/ranks/test_hospitals.py"
+            "tests/process/ranks/test_hospitals.py"
             "::test_random_words_are_refused_and_a_chosen_shift_spoils_a_value_alone"
         ),
     ),
@@ -1392,7 +1392,7 @@ SABOTAGES = (
         old='return f"{title} after entry {self._read} ({head[:8]})", (head, *question)',
         new="return title, question",
         test=(
-            "tests/slow/ranks/test_hospitals.py"
+            "tests/process/ranks/test_hospitals.py"
             "::test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again"
         ),
     ),
@@ -1402,7 +1402,7 @@ SABOTAGES = (
         old="begins = theirs.startswith(mine)",
         new="begins = True",
         test=(
-            "tests/slow/ranks/test_hospitals.py::test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again"
+            "tests/process/ranks/test_hospitals.py::test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again"
         ),
     ),
     Sabotage(
@@ -1411,7 +1411,7 @@ SABOTAGES = (
         old="if others:",
         new="if False:",
         test=(
-            "tests/slow/ranks/test_hospitals.py"
+            "tests/process/ranks/test_hospitals.py"
             "::test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again"
         ),
     ),
@@ -1421,7 +1421,7 @@ SABOTAGES = (
         old='if any(kind == "void" for kind, *_ in entries):',
         new="if False:",
         test=(
-            "tests/slow/ranks/test_hospitals.py::test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again"
+            "tests/process/ranks/test_hospitals.py::test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again"
         ),
     ),
     Sabotage(
@@ -1439,7 +1439,7 @@ SABOTAGES = (
         old="mechanism = whole(mechanism)",
         new="if isinstance(mechanism, GaussianShare):\n            return mechanism",
         test=(
-            "tests/slow/ranks/test_hospitals.py"
+            "tests/process/ranks/test_hospitals.py"
             "::test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_was"
         ),
     ),
@@ -1449,7 +1449,7 @@ SABOTAGES = (
         old='federated=ranks is not None and ranks.trust == "sum"',
         new="federated=False",
         test=(
-            "tests/slow/ranks/test_hospitals.py"
+            "tests/process/ranks/test_hospitals.py"
             "::test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_was"
         ),
     ),
@@ -1459,7 +1459,7 @@ SABOTAGES = (
         old="cast(IndependentNoise, in_shares(payable))",
         new="payable",
         test=(
-            "tests/slow/ranks/test_hospitals.py"
+            "tests/process/ranks/test_hospitals.py"
             "::test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_was"
         ),
     ),
@@ -1487,7 +1487,7 @@ SABOTAGES = (
         old="if self._masks is not None:",
         new="if False:",
         test=(
-            "tests/slow/ranks/test_hospitals.py"
+            "tests/process/ranks/test_hospitals.py"
             "::test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_was"
         ),
     ),
@@ -1497,7 +1497,7 @@ SABOTAGES = (
         old="view.units <= most <= MOST_UNITS",
         new="most <= MOST_UNITS",
         test=(
-            "tests/slow/ranks/test_hospitals.py"
+            "tests/process/ranks/test_hospitals.py"
             "::test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_was"
         ),
     ),
@@ -1507,7 +1507,7 @@ SABOTAGES = (
         old="if public:",
         new="if True:",
         test=(
-            "tests/slow/ranks/test_hospitals.py"
+            "tests/process/ranks/test_hospitals.py"
             "::test_a_private_number_of_units_changes_no_size_of_a_message"
         ),
     ),
@@ -1516,7 +1516,7 @@ SABOTAGES = (
         where="dpbo.curator.shared_ledger:SharedLedger.change",
         old="copy.append(added)",
         new="",
-        test="tests/slow/ranks/test_failures.py::test_ranks_note_together_that_others_take_turns",
+        test="tests/process/ranks/test_failures.py::test_ranks_note_together_that_others_take_turns",
     ),
     Sabotage(
         "the statement prints what was spent",
@@ -2660,7 +2660,7 @@ SABOTAGES = (
         old="if (file := file_of(storage)) is None:",
         new="if storage.file is None or (file := file_of(storage)) is None:",
         test=(
-            "tests/slow/ledger/test_places.py"
+            "tests/process/ledger/test_places.py"
             "::test_a_server_that_was_restored_from_an_older_dump_is_refused_where_it_was_used"
         ),
     ),
@@ -2722,7 +2722,7 @@ SABOTAGES = (
         old="if not storage.persistent:\n        return None",
         new="if storage.file is None:\n        return None",
         test=(
-            "tests/slow/ledger/test_places.py"
+            "tests/process/ledger/test_places.py"
             "::test_a_plan_on_a_server_is_resumed_with_what_it_began_with_alone"
         ),
     ),
@@ -2731,7 +2731,7 @@ SABOTAGES = (
         where="dpbo.ledger.storage:_named_schema",
         old='if found != "public":',
         new="if not found:",
-        test="tests/slow/ledger/test_places.py::test_each_role_finds_the_same_ledger_or_none",
+        test="tests/process/ledger/test_places.py::test_each_role_finds_the_same_ledger_or_none",
     ),
     Sabotage(
         "a table in another order is answered anew",

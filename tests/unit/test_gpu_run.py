@@ -25,5 +25,5 @@ def test_the_files_it_collects_are_all_with_tests_for_gpus():
     assert {
         "tests/unit/test_devices.py",
         "tests/unit/gpu/test_gpu.py",
-        "tests/slow/ranks/test_failures.py",
+        "tests/process/ranks/test_failures.py",
     } <= {*gpu.marked_files()}

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.slow.ledger import runs
+from tests.process.ledger import runs
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def state(tmp_path, monkeypatch):
 def server():
     """A running PostgreSQL. Skips where it is not installed, and fails there in CI."""
     # not above: it needs psycopg, and the tests on SQLite do not
-    from tests.slow.ledger import postgres
+    from tests.process.ledger import postgres
 
     home = postgres.programs()
     if home is None:

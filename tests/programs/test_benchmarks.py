@@ -24,6 +24,7 @@ DEEP = [
     "gibo_step",
     "machines",
     "main_job",
+    "opacus_engine",
     "papers.attacks",
     "papers.dpem",
     "papers.dpem_models",

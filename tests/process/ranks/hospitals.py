@@ -37,8 +37,7 @@ from dpbo.search import Auto
 from dpbo.search.problem import least_noise
 from dpbo.testing import SeededEntropy
 from examples.hospitals import patients
-from tests.setups import charges, first_column, of
-from tests.slow.ranks.jobs import (
+from tests.process.ranks.jobs import (
     NOISE,
     D,
     N,
@@ -54,6 +53,7 @@ from tests.slow.ranks.jobs import (
     rows,
     search,
 )
+from tests.setups import charges, first_column, of
 
 SENDING = "all_gather all_reduce all_to_all_single broadcast gather reduce scatter send isend"
 

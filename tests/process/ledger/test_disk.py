@@ -21,8 +21,8 @@ from dpbo.errors import LedgerCorrupt, LedgerRolledBack, LedgerUnavailable, Rele
 from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism
 from tests.attacks.marks import attack
+from tests.process.ledger.runs import Drawn, make
 from tests.setups import MEAN
-from tests.slow.ledger.runs import Drawn, make
 
 pytestmark = attack("A16")
 NOISE = GaussianMechanism(60.0)

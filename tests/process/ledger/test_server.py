@@ -13,9 +13,9 @@ import torch
 from dpbo.errors import BudgetExceeded, LedgerUnavailable, ReleaseLost
 from dpbo.ledger.ledger import Ledger
 from tests.attacks.marks import attack
+from tests.process.ledger.proxy import Proxy
+from tests.process.ledger.runs import make, search
 from tests.setups import DOUBLE, MEAN, NOISE
-from tests.slow.ledger.proxy import Proxy
-from tests.slow.ledger.runs import make, search
 
 COMMIT = b"COMMIT\0"  # not READ COMMITTED
 pytestmark = attack("A16")

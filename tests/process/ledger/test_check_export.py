@@ -28,8 +28,8 @@ from dpbo.papers.kusner import AdaptiveLipschitz, RegularisedBest
 from examples.check_export import check
 from tests.attacks.marks import attack
 from tests.contracts.ledger_contract import BIRTH
+from tests.process.ledger.runs import make
 from tests.setups import DOUBLE, EXACT, MEAN, of
-from tests.slow.ledger.runs import make
 from tests.unit.accounting.test_exported import EVENTS, SAMPLED, exported
 
 PROGRAM = pathlib.Path(__file__).parents[3] / "examples" / "check_export.py"

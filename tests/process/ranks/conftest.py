@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.slow.ranks.jobs import JOBS, again, run_rank, started
+from tests.process.ranks.jobs import JOBS, again, run_rank, started
 
 
 @pytest.fixture(scope="session")

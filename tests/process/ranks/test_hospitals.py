@@ -27,9 +27,9 @@ from dpbo.privacy import Adjacency
 from dpbo.testing import SeededEntropy
 from tests.attacks.family import audited
 from tests.attacks.marks import attack
+from tests.process.ranks import jobs
+from tests.process.ranks.hospitals import example, one_rank, read
 from tests.setups import ROOT, charged
-from tests.slow.ranks import jobs
-from tests.slow.ranks.hospitals import example, one_rank, read
 
 LEVEL = 1e-6
 SIZE = 3

@@ -24,8 +24,8 @@ import torch
 from dpbo import Curator
 from dpbo.ledger.ledger import Ledger
 from tests.attacks.marks import attack
+from tests.process.ledger.runs import make, search
 from tests.setups import DOUBLE, charged, stored
-from tests.slow.ledger.runs import make, search
 
 SEED = int(os.environ.get("DPBO_FIRE_SEED", "20261121"))
 SLOTS = {"small": 6, "with last": 10}

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from tests.slow.ranks import jobs
+from tests.process.ranks import jobs
 
 
 def test_four_ranks_release_the_same_bits_as_one_process(met):

@@ -14,8 +14,8 @@ from dpbo.errors import InputError, UsageError
 from dpbo.ledger.ledger import Ledger
 from dpbo.records.labels import hash_labels
 from tests.attacks.marks import attack
+from tests.process.ranks.jobs import JOBS, STEPS
 from tests.setups import charged, owner
-from tests.slow.ranks.jobs import JOBS, STEPS
 
 DEATHS = {
     name: 2 if "before a charge" in name or "after" in name else 0
