@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness import band, difference, options, picture, record, table, with_bar
+from benchmarks.harness import band, options, picture, record, table, with_bar
 from dpbo.dpsgd import plan_tuning
 from examples.tuning_dpsgd import BUDGET, RELATION, TERMS, VALIDATION, parts, right, tuned
 
@@ -80,13 +80,20 @@ def main(arguments: list[str] | None = None) -> None:
             name,
             100 - sum(v) / len(v),
             *(100 - q for q in band(v)[::-1]),
-            str(difference(losses["selection"], v)),
+            [a - b for a, b in zip(losses["selection"], v, strict=True)],
         ]
         for name, v in losses.items()
     ]
     print(
         table(
-            ("test accuracy", "mean", "10 %", "median", "90 %", "selection's errors minus these"),
+            (
+                "test accuracy",
+                "mean",
+                "10 %",
+                "median",
+                "90 %",
+                "selection's errors minus these (SE)",
+            ),
             rows,
         )
     )

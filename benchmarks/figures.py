@@ -6,12 +6,14 @@ ends the build. A place is the file's name and the keys below its "figures"; in 
 `epsilon=1 & m=1,000` is the row with these cells, and a number the row at that position.
 """
 
+import functools
 import json
 import math
+import operator
 import pathlib
 import re
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jinja2
@@ -19,7 +21,7 @@ import jinja2
 from benchmarks.harness import table as markdown
 from benchmarks.harness import table_of
 from benchmarks.papers.dpem_paper import joint
-from benchmarks.papers.verdicts import verdict
+from benchmarks.papers.verdicts import of_all, verdict, verdict_of_share
 from benchmarks.zoo.__main__ import AUC, AUTO, CELLS, FREE, OPEN, ROUNDING
 from dpbo.planning import noise_table
 
@@ -108,10 +110,7 @@ class Figures:
         self, place: str, printed: Literal["below", "above"] | float, within: float = 0.0
     ) -> str:
         """What a row of paired differences says of a paper's claim: `papers.verdicts`."""
-        row = self.value(place)
-        return verdict(
-            row["mean"], row["se"], printed=printed, within=within, replications=row["n"]
-        )
+        return self._told(self.value(place), printed, within=within)
 
     def largest_is_best(self, table: str, *, rank: int = 1) -> str:
         """What PO-GP-UCB's rows by r, fifty paired runs each, say of the claim that the r marked *
@@ -179,22 +178,46 @@ class Figures:
     def claimed(self, experiment: str, claim: str) -> str:
         """Whether the replications bear this claim out."""
         found = self._finding(experiment, claim)
-        gap = found["gap"]
-        asked = {name: found[name] for name in ("printed", "within")}
-        return verdict(gap["mean"], gap["se"], replications=gap["n"], **asked)
+        return self._told(found["gap"], found["printed"], within=found["within"])
 
-    def beside(self, baseline: str, n: int) -> str:
-        """In how many cells of n people DP-GIBO's excess loss is below this baseline's, and in how
-        many above, by more than chance.
+    def counted(self, table: str, column: str, **where: Sequence[Any]) -> str:
+        """In how many rows of a table a paired difference is below 0 by more than chance, and in
+        how many above; of the rows with one of these cells in each column of `where`.
         """
-        told = [
-            verdict(gap["mean"], gap["se"], printed="below", replications=gap["n"])
-            for cell in self.value("dpgibo > baselines > cells")
-            for gap in [cell["gaps"][baseline]]
-            if cell["n"] == n
-        ]
+        told = [self._told(gap, "below") for gap in self._gaps(table, column, where)]
         lower, higher = (told.count(word) for word in ("reproduced", "differs"))
         return f"below in {lower} of {len(told)}, above in {higher}"
+
+    def together(
+        self, table: str, column: str, printed: Literal["below", "above"], **where: Sequence[Any]
+    ) -> str:
+        """What the paired differences of several rows say of a claim that all of them bear out, by
+        intervals that hold together.
+        """
+        gaps = self._gaps(table, column, where)
+        return of_all([self._told(gap, printed, intervals=len(gaps)) for gap in gaps])
+
+    def kept(self, theorem: str, *candidates: str) -> str:
+        """What draws of the prior say of the probability with which a theorem of Kusner et al. may
+        fail: all sizes and epsilons, or those with so many candidates, by intervals that hold
+        together.
+        """
+        rows = [
+            row
+            for row in self.value("kusner > promises")
+            if row["theorem"] == theorem
+            and row["candidates"] in (candidates or [row["candidates"]])
+        ]
+        if not rows:
+            raise KeyError(f"no theorem {theorem} with {candidates}")
+        return of_all(
+            [
+                verdict_of_share(
+                    row["fails"], row["draws"], allowed=row["may fail"], intervals=len(rows)
+                )
+                for row in rows
+            ]
+        )
 
     def table(self, name: str) -> str:
         """A table by its name in `TABLES`, or else the rows at a place, repetitions as their mean
@@ -273,6 +296,21 @@ class Figures:
         ]
         (one,) = found
         return one
+
+    def _told(self, gap: Row, printed: Any, **changes: Any) -> str:
+        shared: dict[str, Any] = {"printed": printed, "replications": gap["n"], **changes}
+        return verdict(gap["mean"], gap["se"], **shared)
+
+    def _gaps(self, table: str, column: str, where: dict[str, Sequence[Any]]) -> list[Row]:
+        rows = [
+            row
+            for row in self.value(table)
+            if all(row[name] in cells for name, cells in where.items())
+        ]
+        gaps = [functools.reduce(operator.getitem, column.split(" > "), row) for row in rows]
+        if not any(gaps):
+            raise KeyError(f"{table}, {column}: no row")
+        return [gap for gap in gaps if gap]
 
     def _file(self, name: str) -> Any:
         if name not in self._opened:
@@ -395,6 +433,11 @@ def _starts(figures: Figures) -> str:
     return markdown(header, rows)
 
 
+def _gap_of(row: Row) -> str:
+    """A paired difference and its standard error."""
+    return f"{row['mean']:+.2g} ({row['se']:.1g})"
+
+
 def _baselines(figures: Figures) -> str:
     """DP-GIBO beside zeroth-order descent and DP-SGD: excess losses, and DP-GIBO's less theirs."""
     cells = figures.value("dpgibo > baselines > cells")
@@ -403,33 +446,32 @@ def _baselines(figures: Figures) -> str:
         row = [f"{cell['d']}, {cell['n']:,}", cell["losses"]["DP-GIBO"]["n"], cell["start"]]
         for name, each in cell["losses"].items():
             gap = cell["gaps"].get(name)
-            minus = f"; {gap['mean']:+.2g} ({gap['se']:.1g})" if gap else ""
-            row.append(f"{each['mean']:.2g}{minus}")
+            row.append(f"{each['mean']:.2g}{'; ' + _gap_of(gap) if gap else ''}")
         rows.append(row)
     return markdown(["d, people", "runs", "start", *cells[0]["losses"]], rows)
 
 
 def _samples(figures: Figures) -> str:
-    """DPZero with a sample at each step, beside everybody at each step and DP-GIBO."""
+    """Zeroth-order descent with a sample at each step, beside everybody at each step and
+    DP-GIBO.
+    """
+    everybody = {
+        (cell["d"], cell["n"]): cell["losses"]
+        for cell in figures.value("dpgibo > baselines > cells")
+    }
     rows = []
-    for row in figures.value("dpgibo > baselines > with samples"):
-        d, gap = row["d"], row["gap"]
-        cell = figures.value(f"dpgibo > baselines > cells > d={d} & n={row['n']}")["losses"]
-        own = (cell["DPZero"], row["losses"], cell["DP-GIBO"], cell["DP-GIBO, defaults"])
-        minus = f"{gap['mean']:+.2g} ({gap['se']:.1g})"
-        means = (f"{each['mean']:.2g}" for each in own)
-        rows.append([f"{d}, {row['n']:,}", gap["n"], row["share"], *means, minus])
-    header = [
-        "d, people",
-        "runs",
-        "share of the people a step",
-        "DPZero, everybody",
-        "DPZero, samples",
-        "DP-GIBO",
-        "DP-GIBO, defaults",
-        "DP-GIBO minus DPZero with samples",
-    ]
-    return markdown(header, rows)
+    for cell in figures.value("dpgibo > samples > cells"):
+        d, n, losses = (cell[name] for name in ("d", "n", "losses"))
+        row = [f"{d}, {n:,}", losses["DPZero"]["n"]]
+        row += [f"{losses[name]['mean']:.2g}" for name in ("DP-GIBO", "DP-GIBO, defaults")]
+        for name in ("DPZero", "DP-ZO"):
+            row.append(f"{everybody[d, n][name]['mean']:.2g}")
+            gap = cell["gaps"].get(name)
+            row.append(f"{losses[name]['mean']:.2g}; {_gap_of(gap)}" if gap else "not run")
+        rows.append(row)
+    header = ["d, people", "runs", "DP-GIBO", "DP-GIBO, defaults"]
+    ways = [f"{name}, {how}" for name in ("DPZero", "DP-ZO") for how in ("everybody", "samples")]
+    return markdown([*header, *ways], rows)
 
 
 def _zoo_in_short(figures: Figures) -> str:

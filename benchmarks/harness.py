@@ -16,10 +16,9 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from scipy import stats
 from tqdm import tqdm
 
 from dpbo.records.protected_records import RepeatedRecordsWarning
@@ -88,10 +87,15 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A Markdown table."""
-    cells = [
-        [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows
-    ]
+    """A Markdown table; repetitions as their mean and standard error."""
+
+    def shown(cell: Any) -> str:
+        if isinstance(cell, list) and cell:
+            mean, error = mean_and_error(cell)
+            return f"{mean:.4g} ({error:.2g})"
+        return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+
+    cells = [[shown(cell) for cell in row] for row in rows]
     lines = [header, ["---"] * len(header), *cells]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
@@ -106,47 +110,18 @@ def named(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[dict[str
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 
+def tabulated(
+    name: str, title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> dict[str, list[dict[str, Any]]]:
+    """Print a table under its title; returns its rows as dicts, under their name."""
+    print(f"\n{title}\n{table(header, rows)}")
+    return {name: named(header, rows)}
+
+
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     """Mean and its standard error, which is NaN of one value."""
     error = float(np.std(values, ddof=1)) / len(values) ** 0.5 if len(values) > 1 else math.nan
     return statistics.fmean(values), error
-
-
-class Difference(NamedTuple):
-    """Mean of a - b with its 95 % interval, and how often a is below b."""
-
-    mean: float
-    low: float
-    high: float
-    wins: int
-    total: int
-
-    @property
-    def worse(self) -> bool:
-        """a is significantly above b."""
-        return self.low > 0
-
-    @property
-    def better(self) -> bool:
-        """a is significantly below b."""
-        return self.high < 0
-
-    def __str__(self) -> str:
-        return (
-            f"{self.mean:+.3g} [{self.low:+.3g}, {self.high:+.3g}], below in"
-            f" {self.wins}/{self.total}"
-        )
-
-
-def difference(a: Sequence[float], b: Sequence[float]) -> Difference:
-    """The paired difference a - b."""
-    gaps = np.subtract(a, b)
-    low, high = -math.inf, math.inf
-    if len(gaps) > 1:
-        low, high = stats.ttest_rel(a, b).confidence_interval(0.95)
-    return Difference(
-        statistics.fmean(gaps), float(low), float(high), int((gaps < 0).sum()), len(gaps)
-    )
 
 
 def band(values: Sequence[float]) -> tuple[float, float, float]:

@@ -11,8 +11,8 @@
 #
 # The first holds without assumptions. The second holds for a smooth loss, with corrected constants
 # in some theorems. The third could not be reproduced: on the paper's kind of problem, a box with
-# many local minima, a descent ends where it began, and random search without privacy was as good or
-# better. There use `choose_start`, a private choice of the start, or TuRBO on noised scores; the
+# many local minima, a descent ends where it began, and is no better than random search without
+# privacy. There use `choose_start`, a private choice of the start, or TuRBO on noised scores; the
 # page of the documentation on this paper has the figures. Below, a smooth case: a Gaussian process
 # predicts a measurement from ten features; which of them matter is learnt from the validation
 # records of several thousand people.

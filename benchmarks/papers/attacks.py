@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.harness import mean_and_error, named, options, record, table
+from benchmarks.harness import mean_and_error, options, record, tabulated
 from benchmarks.papers import kusner_problems as problems
 from benchmarks.papers.kusner_problems import DELTA, REACH
 from benchmarks.papers.po_gp_ucb_attack import recover_rows
@@ -115,8 +115,9 @@ def recoveries(smoke: bool, runs: int, seed: int) -> Figures:
         "SE of that",
         "runs",
     ]
-    print("(a) error of unknown rows, as a share of their spread\n" + table(header, rows))
-    return {"recoveries": named(header, rows)}
+    return tabulated(
+        "recoveries", "(a) error of unknown rows, as a share of their spread", header, rows
+    )
 
 
 def pairs(count: int, seed: int) -> Iterator[tuple[str, float, list[tuple[Tensor, Tensor]]]]:
@@ -232,11 +233,13 @@ def memberships(smoke: bool, seed: int) -> Figures:
         "at delta = 0.01",
         f"at delta = {DELTA:g}",
     ]
-    print(
-        f"\n(b) {count} candidates, {draws:,} releases a side, bounds wrong with probability"
-        f" {LEVEL:g}\n" + table(header, rows)
+    return tabulated(
+        "memberships",
+        f"(b) {count} candidates, {draws:,} releases a side, bounds wrong with probability"
+        f" {LEVEL:g}",
+        header,
+        rows,
     )
-    return {"memberships": named(header, rows)}
 
 
 def _law(mean: Tensor, epsilon: float, sensitivity: float) -> Tensor:

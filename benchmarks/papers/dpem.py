@@ -35,7 +35,7 @@ from sklearn.cluster import KMeans
 from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import KFold
 
-from benchmarks.harness import interleaved, named, options, ratio, record, table
+from benchmarks.harness import interleaved, named, options, ratio, record, table, tabulated
 from benchmarks.papers.dpem_paper import COMPOSITIONS, Noise, joint, noise, paper_em
 from dpbo import Budget
 from dpbo.accounting import PureFilter, ZCDPFilter
@@ -511,13 +511,15 @@ def factors_as_coded(pictures: Floats, plot: pathlib.Path | None, seed: int) -> 
         "with the noise that 2/n asks for",
         "longest row",
     ]
-    print(
-        "\n(e) with the scale and noise of the authors' code, NOT PRIVATE: its 2/n is the"
-        " sensitivity of rows of length 1\n" + table(header, rows)
-    )
     if plot is not None:
         faces(loadings, plot / "dpem_figure_5_as_coded.png")
-    return {"factors as coded": named(header, rows)}
+    return tabulated(
+        "factors as coded",
+        "(e) with the scale and noise of the authors' code, NOT PRIVATE: its 2/n is the"
+        " sensitivity of rows of length 1",
+        header,
+        rows,
+    )
 
 
 def speed(smoke: bool, seed: int) -> Figures:

@@ -29,7 +29,7 @@ from sklearn.datasets import load_digits
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
-from benchmarks.harness import mean_and_error, options, record, rows_of, table
+from benchmarks.harness import options, record, rows_of, table_of
 from benchmarks.papers.dpem import DELTA, EXACT, RADIUS, J, K, folds, life_science
 from dpbo import Budget, Curator
 from dpbo.accounting import calibrate
@@ -291,18 +291,6 @@ def mixtures(smoke: bool, runs: int, seed: int) -> Rows:
     ]
 
 
-def shown(rows: Rows) -> str:
-    """A table in which repetitions are their mean and standard error."""
-    cells = [
-        [
-            "{:.4g} ({:.2g})".format(*mean_and_error(cell)) if isinstance(cell, list) else cell
-            for cell in row.values()
-        ]
-        for row in rows
-    ]
-    return table(list(rows[0]), cells)
-
-
 def main(arguments: list[str] | None = None) -> None:
     chosen = options(__doc__, arguments, runs=50)
     torch.set_num_threads(1)
@@ -320,7 +308,7 @@ def main(arguments: list[str] | None = None) -> None:
 def told(figures: dict[str, Any], chosen: argparse.Namespace) -> None:
     """Print and record."""
     for name, rows in figures.items():
-        print(f"\n{name}:", "\n" + shown(rows) if isinstance(rows, list) else f"{rows:.4g}")
+        print(f"\n{name}:", "\n" + table_of(rows) if isinstance(rows, list) else f"{rows:.4g}")
     record("dpem_models", figures, chosen)
 
 

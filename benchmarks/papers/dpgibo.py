@@ -6,9 +6,10 @@ reproduced, and what is not.
 4.1 location of a normal, 4.2 Huber regression against noisy gradient descent, 4.3 length-scales of
 a Gaussian process at several privacy levels, 4.4 a support vector machine with 33 hyperparameters,
 noisy: 4.3 with noisy observations (C.5). settings: 4.3 with the recommended settings changed one at
-a time. baselines: private zeroth-order descent and DP-SGD in up to 300 dimensions; 4.3 and 4.4 have
-DPZero, too. --searches adds to every experiment the search that a PrivateObjective makes
-private (TuRBO, qLogNEI), at the same mu and number of evaluations: minutes a replication.
+a time. baselines: private zeroth-order descent and DP-SGD in up to 300 dimensions, of which 4.3 and
+4.4 have DPZero; samples: zeroth-order descent with a sample of the records at each step. --searches
+adds to every experiment the search that a PrivateObjective makes private (TuRBO, qLogNEI), at the
+same mu and number of evaluations: minutes a replication.
 
 Every method sees the same records and begins at the same point; losses are true means over the
 records, without noise, of what a method recommends. A claim's verdict follows from the paired
@@ -35,6 +36,7 @@ from benchmarks.papers.dpgibo_experiments import Replication, Sizes
 from benchmarks.papers.verdicts import verdict
 
 Columns = dict[str, list[float]]
+Figure = Callable[[list[Replication]], tuple[str, list[Panel]]]
 
 
 class Finding(NamedTuple):
@@ -45,18 +47,14 @@ class Finding(NamedTuple):
     printed: Literal["below"] | float = "below"
     within: float = 0.0
 
-    def told(self) -> tuple[str, float, float, str]:
-        """The claim, the mean difference, its standard error and the verdict."""
-        mean, error = mean_and_error(self.gap)
+    def told(self) -> str:
+        """The verdict."""
         asked: dict[str, Any] = {"printed": self.printed, "within": self.within}
-        return self.claim, mean, error, verdict(mean, error, replications=len(self.gap), **asked)
+        return verdict(*mean_and_error(self.gap), replications=len(self.gap), **asked)
 
 
 def below(claim: str, a: Sequence[float], b: Sequence[float] | float) -> Finding:
-    """The claim that a is below b, in the replications that have both: the first ones."""
-    if not isinstance(b, float):
-        count = min(len(a), len(b))
-        a, b = a[:count], b[:count]
+    """The claim that a is below b."""
     return Finding(claim, np.subtract(a, b).tolist())
 
 
@@ -181,20 +179,26 @@ def common_findings(losses: Columns) -> list[Finding]:
 
 
 def report(
-    title: str, runs: list[Replication], findings: Callable[[Columns, Columns], list[Finding]]
+    title: str,
+    runs: list[Replication],
+    findings: Callable[[Columns, Columns], list[Finding]],
+    figure: Figure | None,
+    plot: pathlib.Path | None,
 ) -> dict[str, Any]:
-    """Print the tables of one experiment; returns its figures."""
+    """Print the tables of one experiment, and draw its figure; returns its figures."""
+    if plot is not None and figure is not None:
+        draw(plot, *figure(runs))
     losses, rho, extra = experiments.as_columns(runs)
     rows = []
     for name, values in losses.items():
         low, middle, high = band(values)
         noise = f"{rho[name]:.3g}" if name in rho else ""
-        rows.append((name, noise, middle, low, high, *mean_and_error(values)))
-    header = ("method", "rho", "median loss", "10 %", "90 %", "mean", "its SE")
+        rows.append((name, noise, middle, low, high, values))
+    header = ("method", "rho", "median loss", "10 %", "90 %", "mean (SE)")
     print(f"\n{title}\n\n" + table(header, rows))
     claims = [*findings(losses, extra), *common_findings(losses)]
-    told = [claim.told() for claim in claims]
-    print("\n" + table(("claim", "paired difference", "its SE", "verdict"), told))
+    told = [(claim.claim, claim.gap, claim.told()) for claim in claims]
+    print("\n" + table(("claim", "paired difference (SE)", "verdict"), told))
     return {
         "losses": losses,
         "rho": dict(rho),
@@ -209,44 +213,13 @@ def run(
     """One experiment over all replications, and its picture. An experiment without its data says
     what is missing.
     """
-    alone: dict[
-        str,
-        tuple[
-            str,
-            Callable[[Sequence[int], Sizes], list[Replication]],
-            Callable[[Columns, Columns], list[Finding]],
-        ],
-    ] = {
-        "4.1": (
-            "4.1 normal location: excess over the least loss",
-            experiments.location,
-            findings_of_location,
-        ),
-        "4.2": (
-            "4.2 Huber regression: excess over the least loss",
-            experiments.huber,
-            findings_of_huber,
-        ),
-        "4.3": ("4.3 GP length-scales: validation loss", experiments.tuning, findings_of_tuning),
-        "settings": (
-            "4.3 at mu = 1, settings one at a time: validation loss",
-            experiments.settings_apart,
-            findings_of_settings,
-        ),
-        "noisy": (
-            "C.5 GP length-scales, noisy observations: true validation loss",
-            experiments.noisy,
-            findings_of_noisy,
-        ),
-    }
     if name == "baselines":
         return dpgibo_baselines.compared(smoke)
-    if name in alone:
-        title, all_of, findings = alone[name]
-        runs = all_of(seeds, sizes)
-        if plot is not None and name in FIGURES:
-            draw(plot, *FIGURES[name](runs))
-        return report(title, runs, findings)
+    if name == "samples":
+        return dpgibo_baselines.sampled(smoke)
+    if name in APART:
+        title, all_of, findings, figure = APART[name]
+        return report(title, all_of(seeds, sizes), findings, figure, plot)
     figures: dict[str, Any] = {}
     for source, load in (
         ("Communities & Crime", problems.communities_and_crime),
@@ -262,9 +235,7 @@ def run(
             sizes = dataclasses.replace(sizes, train_svm=500, users_svm=5000)
         title = f"4.4 SVM on {'made-up data' if smoke else source}: validation loss"
         runs = experiments.machine(seeds, sizes, made)
-        if plot is not None:
-            draw(plot, *figure_3(runs))
-        figures[source] = report(title, runs, findings_of_machine)
+        figures[source] = report(title, runs, findings_of_machine, figure_3, plot)
         if smoke:
             break
     return figures
@@ -350,7 +321,47 @@ def figure_5(runs: list[Replication]) -> tuple[str, list[Panel]]:
     ]
 
 
-FIGURES = {"4.1": figure_1, "4.2": figure_2, "4.3": figure_4, "noisy": figure_5}
+# by name: title, replications, findings and figure of what has one source of data
+APART: dict[
+    str,
+    tuple[
+        str,
+        Callable[[Sequence[int], Sizes], list[Replication]],
+        Callable[[Columns, Columns], list[Finding]],
+        Figure | None,
+    ],
+] = {
+    "4.1": (
+        "4.1 normal location: excess over the least loss",
+        experiments.location,
+        findings_of_location,
+        figure_1,
+    ),
+    "4.2": (
+        "4.2 Huber regression: excess over the least loss",
+        experiments.huber,
+        findings_of_huber,
+        figure_2,
+    ),
+    "4.3": (
+        "4.3 GP length-scales: validation loss",
+        experiments.tuning,
+        findings_of_tuning,
+        figure_4,
+    ),
+    "settings": (
+        "4.3 at mu = 1, settings one at a time: validation loss",
+        experiments.settings_apart,
+        findings_of_settings,
+        None,
+    ),
+    "noisy": (
+        "C.5 GP length-scales, noisy observations: true validation loss",
+        experiments.noisy,
+        findings_of_noisy,
+        figure_5,
+    ),
+}
 
 
 def main(arguments: list[str] | None = None) -> None:

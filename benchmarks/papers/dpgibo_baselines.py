@@ -4,16 +4,17 @@ loss calls a person, on 4.2's Huber regression in many dimensions.
 DPZero (Zhang et al. 2024, arXiv 2310.09639): along a random u of length sqrt(d), each person's
 (L(z + l u) - L(z - l u)) / 2 l is clipped to [-C, C], averaged and noised, and z moves along u by
 this one number. DP-ZO (Tang et al. 2024, arXiv 2401.04343) takes a Gaussian u. Both take everybody
-at each step here, as DP-GIBO does; `with_samples` gives DPZero a random sample at each step, as
-DP-ZO is published: for the same calls a person it goes along more directions, and the noise of a
-path is about as large (`noise_of_samples`). DP-SGD: the mean of clipped gradients, noised. T
+at each step here, as DP-GIBO does; `sampled` gives them a random sample at each step, as DP-ZO is
+published: for the same calls a person they go along more directions, and the noise of a path is
+about as large (`noise_of_samples`). DP-SGD: the mean of clipped gradients, noised. T
 releases with noise of sqrt(T) / mu times their sensitivity are mu-GDP, exactly; this noise is
 torch's.
 
 All work in box widths and return the mean of the last quarter of their iterates, as DP-GIBO does.
 For each, and for DP-GIBO, the optimizer, step and clip of the least mean loss on the records and
-noise of seeds 100 and 101 are chosen, then how far the points lie, or T of DP-SGD. For 50,000
-people this is done on 5,000 with ten times mu: the noise is the same. 4.3 and 4.4, which have no
+noise of seeds 100 and 101 are chosen, then how far the points lie, or T of DP-SGD; the share of a
+sample with them. For 50,000 people this is done on 5,000 with ten times mu, where the noise is the
+same, but with samples on 50,000. 4.3 and 4.4, which have no
 gradients, take DPZero alone (`dpzero_at`).
 """
 
@@ -30,7 +31,7 @@ from scipy.optimize import brentq
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from benchmarks.harness import mean_and_error, table, with_bar
+from benchmarks.harness import table, with_bar
 from benchmarks.papers import dpgibo_problems as problems
 from benchmarks.papers.dpgibo_problems import Problem
 from dpbo import Budget
@@ -45,8 +46,10 @@ FEW = 5_000
 # above it the choice of this d holds: steps and clips are in units that follow d
 WIDEST = 100
 OURS = "DP-GIBO"
-# of people in a step, where DPZero samples them
+# of people in a step: everybody, or what is tried where a step samples them
+ALL = (1.0,)
 SHARES = (0.1, 0.02)
+ZEROTH = ("DPZero", "DP-ZO")
 # samples have seeds of their own
 _SAMPLES = 10**6
 # of runs at once
@@ -204,8 +207,7 @@ def zeroth_order(
         ends = torch.stack([z + h * u, z - h * u]).clamp(0.0, 1.0)
         if share < 1:
             assert isinstance(task, Regression)
-            drawn = [torch.rand(task.people, generator=each) for each in samplers]
-            people = [(each < share).nonzero().squeeze(1) for each in drawn]
+            people = [poisson_sample(task.people, share, each) for each in samplers]
             above, below = task.losses_of(people, ends.permute(1, 2, 0)).unbind(-1)
         else:
             above, below = task.losses(ends.flatten(0, 1)).chunk(2)
@@ -214,6 +216,15 @@ def zeroth_order(
         return total / (share * task.people) * u
 
     return descended(task, release, steps, choices, seeds, math.sqrt(d))
+
+
+def poisson_sample(n: int, share: float, generator: torch.Generator) -> Tensor:
+    """Indices of those of n whom a Poisson sample takes: their distances are geometric."""
+    # n is passed with all but certainty
+    most = int(n * share + 10 * math.sqrt(n * share)) + 10
+    uniform = 1 - torch.rand(most, dtype=torch.float64, generator=generator)
+    places = (uniform.log() / math.log1p(-share)).floor_().add_(1).cumsum(0).long() - 1
+    return places[places < n]
 
 
 def gradient_descent(
@@ -314,7 +325,14 @@ METHODS: dict[str, tuple[Method, str, tuple[float, ...]]] = {
 """Each with what is chosen last, and its other values."""
 
 
-def chosen(name: str, task: Task, T: int, mu: float, choices: Sequence[Choice]) -> Choice:
+def chosen(
+    name: str,
+    task: Task,
+    T: int,
+    mu: float,
+    choices: Sequence[Choice],
+    shares: tuple[float, ...] = ALL,
+) -> Choice:
     """The choice of the least mean loss over the tuning seeds."""
     method, last, others = METHODS[name]
 
@@ -324,10 +342,12 @@ def chosen(name: str, task: Task, T: int, mu: float, choices: Sequence[Choice]) 
         means = torch.tensor(excess).view(len(among), -1).mean(1)
         return float(means.min()), among[int(means.argmin())]
 
-    first = least(choices)
-    changes: list[dict[str, Any]] = [{last: other} for other in others]
-    found = [least([dataclasses.replace(first[1], **change)]) for change in changes]
-    return min([first, *found], key=lambda pair: pair[0])[1]
+    found = []
+    for share in shares:
+        first = least([dataclasses.replace(own, share=share) for own in choices])
+        changes: list[dict[str, Any]] = [{last: other} for other in others]
+        found += [first, *(least([dataclasses.replace(first[1], **each)]) for each in changes)]
+    return min(found, key=lambda pair: pair[0])[1]
 
 
 def dpzero_at(
@@ -342,20 +362,26 @@ def dpzero_at(
 
 
 @functools.cache
-def chosen_for(d: int, n: int, T: int, mu: float, choices: tuple[Choice, ...]) -> dict[str, Choice]:
-    """Of every method."""
-    few = min(n, FEW)
+def chosen_for(
+    name: str, d: int, n: int, T: int, mu: float, choices: tuple[Choice, ...], samples: bool
+) -> Choice:
+    """Of a method, with a sample of the people at each step or with everybody."""
+    few = n if samples else min(n, FEW)
     tuning = Regression(TUNING[0], few, d)
-    return {name: chosen(name, tuning, T, mu * n / few, choices) for name in METHODS}
+    return chosen(name, tuning, T, mu * n / few, choices, SHARES if samples else ALL)
 
 
 def cell(
-    d: int, n: int, T: int, mu: float, runs: int, choices: tuple[Choice, ...]
+    d: int, n: int, T: int, mu: float, runs: int, choices: tuple[Choice, ...], samples: bool
 ) -> dict[str, Any]:
-    """A row: every method's excess loss, and DP-GIBO's less each other's. The runs share the
-    records of seed 0, and differ in noise and directions.
+    """A row: every method's excess loss, and DP-GIBO's less each other's; with samples, of the
+    zeroth-order ones alone. The runs share the records of seed 0, and differ in noise and
+    directions.
     """
-    best = chosen_for(min(d, WIDEST), n, T, mu, choices)
+    best = {
+        name: chosen_for(name, min(d, WIDEST), n, T, mu, choices, samples and name != OURS)
+        for name in ((OURS, *ZEROTH) if samples else METHODS)
+    }
     task = Regression(0, n, d)
     losses = {
         name: task.excess(METHODS[name][0](task, T, mu, [own] * runs, range(runs)))
@@ -376,6 +402,11 @@ def cell(
             if name != OURS
         },
         "chosen": {name: str(own) for name, own in best.items()},
+        "noise of a path": {
+            name: noise_of_samples(T * (d + 1) // 2, own.share, mu)
+            for name, own in best.items()
+            if own.share < 1
+        },
     }
 
 
@@ -391,45 +422,6 @@ def with_more_losses(
         own = chosen("DPZero", tuning, times * T, mu, choices)
         z = METHODS["DPZero"][0](task, times * T, mu, [own] * runs, range(runs))
         rows.append({"times": times, "losses": task.excess(z), "chosen": str(own)})
-    return rows
-
-
-def with_samples(
-    cells: Sequence[dict[str, Any]], mu: float, choices: tuple[Choice, ...]
-) -> list[dict[str, Any]]:
-    """DPZero's excess loss where each step takes a random sample of the people, in the first runs
-    of each of `cells`. The share is chosen with the rest, in the first cell's dimension.
-    """
-    first = cells[0]
-    tuning = Regression(TUNING[0], first["n"], first["d"])
-    method = METHODS["DPZero"][0]
-    best = []
-    for share in SHARES:
-        among = [dataclasses.replace(own, share=share) for own in choices]
-        best.append(chosen("DPZero", tuning, first["T"], mu, among))
-
-    def loss(own: Choice) -> float:
-        z = method(tuning, first["T"], mu, [own] * len(TUNING), TUNING)
-        return mean_and_error(tuning.excess(z))[0]
-
-    own = min(best, key=loss)
-    rows = []
-    for cell in cells:
-        d, n, T = cell["d"], cell["n"], cell["T"]
-        runs = min(len(cell["losses"][OURS]), 1700 // d)
-        task = Regression(0, n, d)
-        losses = task.excess(method(task, T, mu, [own] * runs, range(runs)))
-        rows.append(
-            {
-                "d": d,
-                "n": n,
-                "losses": losses,
-                "gap": [a - b for a, b in zip(cell["losses"][OURS], losses, strict=False)],
-                "share": own.share,
-                "noise of a path": noise_of_samples(T * (d + 1) // 2, own.share, mu),
-                "chosen": str(own),
-            }
-        )
     return rows
 
 
@@ -449,39 +441,43 @@ def noise_of_samples(T: int, rate: float, mu: float = 1.0, delta: float = 1e-5) 
     return float(brentq(excess, 0.1, 2.0, xtol=1e-3)) / math.sqrt(rate)
 
 
-def compared(smoke: bool) -> dict[str, Any]:
-    """All cells, printed as a table."""
-    sizes = [(3, 200)] if smoke else list(itertools.product((33, 100, 300), (5_000, 50_000)))
+def cells(sizes: Sequence[tuple[int, int]], smoke: bool, samples: bool) -> list[dict[str, Any]]:
+    """A row for each (d, n), printed."""
     T = 2 if smoke else 10
+    choices = CHOICES[:2] if smoke else CHOICES
     rows = []
+    shown = []
     for d, n in with_bar(sizes):
         runs = 2 if smoke else min(50, max(4, 3 * 10**7 // (n * d)))
-        rows.append(cell(d, n, T, 1.0, runs, CHOICES[:2] if smoke else CHOICES))
-    shown = []
-    for row in rows:
+        if samples:
+            # whose steps are many
+            runs = min(runs, 1700 // d)
+        row = cell(d, n, T, 1.0, runs, choices, samples)
+        rows.append(row)
         for name, values in row["losses"].items():
-            gap = mean_and_error(row["gaps"][name]) if name != OURS else ("", "")
-            shown.append((row["d"], row["n"], name, *mean_and_error(values), *gap))
-    header = ("d", "n", "method", "excess loss", "its SE", f"{OURS} minus it", "its SE ")
+            shown.append((d, n, name, values, row["gaps"].get(name, "")))
+    header = ("d", "n", "method", "excess loss (SE)", f"{OURS} minus it (SE)")
     print(f"\nHuber regression, mu = 1, {T} (d + 1) loss calls a person\n\n" + table(header, shown))
-    few = [row for row in rows if row["n"] <= FEW]
-    sampled = with_samples(few, 1.0, CHOICES[:2] if smoke else CHOICES)
-    print(
-        table(
-            ("d", "DPZero with samples", "its SE", f"{OURS} minus it", "its SE "),
-            [
-                (row["d"], *mean_and_error(row["losses"]), *mean_and_error(row["gap"]))
-                for row in sampled
-            ],
-        )
-    )
+    return rows
+
+
+def compared(smoke: bool) -> dict[str, Any]:
+    """Everybody in each step, then DPZero with more losses."""
+    sizes = [(3, 200)] if smoke else list(itertools.product((33, 100, 300), (5_000, 50_000)))
+    rows = cells(sizes, smoke, False)
     more = with_more_losses(
-        *sizes[0], T, 1.0, 2 if smoke else 50, CHOICES[:2] if smoke else CHOICES
+        *sizes[0],
+        rows[0]["T"],
+        1.0,
+        len(rows[0]["losses"][OURS]),
+        CHOICES[:2] if smoke else CHOICES,
     )
-    print(
-        table(
-            ("times the losses", "DPZero", "its SE"),
-            [(row["times"], *mean_and_error(row["losses"])) for row in more],
-        )
-    )
-    return {"cells": rows, "more losses": more, "with samples": sampled}
+    shown = [(row["times"], row["losses"]) for row in more]
+    print("\n" + table(("times the losses", "DPZero (SE)"), shown))
+    return {"cells": rows, "more losses": more}
+
+
+def sampled(smoke: bool) -> dict[str, Any]:
+    """Zeroth-order descent with a sample of the people at each step."""
+    sizes = [(33, 5_000), (100, 5_000), (33, 50_000), (300, 5_000)]
+    return {"cells": cells([(3, 200)] if smoke else sizes, smoke, True)}

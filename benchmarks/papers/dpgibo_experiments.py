@@ -93,7 +93,7 @@ CANDIDATES = 65
 START_SHARE = 0.2
 LEVELS = (0.05, 1.0, INF)
 MODEL_SIGMAS = (0.01, 1.0, 1e-4)
-EXPERIMENTS = ("4.1", "4.2", "4.3", "4.4", "noisy", "settings", "baselines")
+EXPERIMENTS = ("4.1", "4.2", "4.3", "4.4", "noisy", "settings", "baselines", "samples")
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,6 @@ class Sizes:
     levels: tuple[float, ...] = LEVELS
     peer_levels: tuple[float, ...] = (0.05, 0.2, 1.0)
     searches: bool = False
-    # replications of 4.1 and 4.2 whose estimates are looked into, one run after the other
-    in_the_open: int = 10
-    # replications of 4.3 with global Bayesian optimisation, which take ten times the others' time
-    global_searches: int = 10
 
     @property
     def evaluations(self) -> int:
@@ -276,11 +272,10 @@ def location(seeds: Sequence[int], sizes: Sizes) -> list[Replication]:
     for own, problem, seed in one_by_one(done, samples, seeds):
         estimate = problem.records.mean(0)
         own.curves["coordinate, maximum likelihood estimate"] = [float(estimate[0])] * (steps + 1)
-        if seed in seeds[: sizes.in_the_open]:
-            lengths = _bias_and_noise(problem, 0.5, steps, kernel, seed)
-            for quantity, curve in lengths.items():
-                own.curves[f"length, {quantity}"] = curve
-                own.extra[f"{quantity}, mu 0.5"] = statistics.fmean(curve[steps // 2 :])
+        lengths = _bias_and_noise(problem, 0.5, steps, kernel, seed)
+        for quantity, curve in lengths.items():
+            own.curves[f"length, {quantity}"] = curve
+            own.extra[f"{quantity}, mu 0.5"] = statistics.fmean(curve[steps // 2 :])
         if sizes.searches:
             _searches(own, problem, 3 * steps, 15, seed, (0.5, 2.0))
         own.losses["start"] = problem.value(problem.start)
@@ -301,16 +296,14 @@ def huber(seeds: Sequence[int], sizes: Sizes) -> list[Replication]:
     add(done, "GIBO recommended, mu 1", samples, found)
     paths_of = [run.iterates for run in runs]
     for own, problem, seed, path in one_by_one(done, samples, seeds, paths_of):
-        _descents(own, problem, seed, path, steps, look=seed in seeds[: sizes.in_the_open])
+        _descents(own, problem, seed, path, steps)
         if sizes.searches:
             _searches(own, problem, 2 * steps, 8, seed, (1.0,))
         own.losses["start"] = problem.value(problem.start)
     return done
 
 
-def _descents(
-    own: Replication, problem: Problem, seed: int, path: Tensor, steps: int, *, look: bool
-) -> None:
+def _descents(own: Replication, problem: Problem, seed: int, path: Tensor, steps: int) -> None:
     """4.2's paths beside each other: DP-GIBO's, and gradient descent's with and without noise."""
     descent = peers.gradient_descent(problem, 1.0, seed, steps, clip=1.0, step=HUBER_STEP)
     own.losses["DP-GD, mu 1"] = problem.value(descent[-1])
@@ -322,13 +315,12 @@ def _descents(
         own.follow(name, problem, iterates)
         gradients = [problems.huber_gradient(x, problem.records).mean(0) for x in iterates]
         own.curves[f"gradient, {name}"] = [float(gradient.norm()) for gradient in gradients]
-    if look:
-        estimated = _estimated_lengths(problem, path, 2)
-        own.curves["gradient, estimated by GIBO paper, mu 1, before the noise"] = estimated
-        true = own.curves["gradient, GIBO paper, mu 1"]
-        own.extra["estimated length over true, first 5 steps"] = statistics.fmean(
-            a / b for a, b in zip(estimated[:5], true[:5], strict=True)
-        )
+    estimated = _estimated_lengths(problem, path, 2)
+    own.curves["gradient, estimated by GIBO paper, mu 1, before the noise"] = estimated
+    true = own.curves["gradient, GIBO paper, mu 1"]
+    own.extra["estimated length over true, first 5 steps"] = statistics.fmean(
+        a / b for a, b in zip(estimated[:5], true[:5], strict=True)
+    )
     for t in (max(steps // 20, 1), steps // 2, steps):
         own.extra[f"GIBO at {t}"] = problem.value(path[t])
         own.extra[f"DP-GD at {t}"] = problem.value(descent[t])
@@ -348,8 +340,7 @@ def tuning(seeds: Sequence[int], sizes: Sizes) -> list[Replication]:
     _dpzero(done, tasks, tuned_on, sizes.steps, seeds)
     for own, problem, seed in one_by_one(done, tasks, seeds):
         own.search("random", problem, peers.random_search, budget, b, seed)
-        if seed in seeds[: sizes.global_searches]:
-            own.search("UCB-BO", problem, peers.ucb, budget, b, seed)
+        own.search("UCB-BO", problem, peers.ucb, budget, b, seed)
         if sizes.searches:
             own.search("TuRBO", problem, peers.turbo, budget, b, seed)
             _searches(own, problem, budget, b, seed, sizes.peer_levels)
@@ -522,9 +513,7 @@ def _estimated_lengths(problem: Problem, path: Tensor, b: int) -> list[float]:
 def as_columns(
     runs: list[Replication],
 ) -> tuple[dict[str, list[float]], Mapping[str, float], dict[str, list[float]]]:
-    """(losses, rho, extra figures) by name, of all replications that have them: the first ones."""
-    losses = {
-        name: [run.losses[name] for run in runs if name in run.losses] for name in runs[0].losses
-    }
-    extra = {name: [run.extra[name] for run in runs if name in run.extra] for name in runs[0].extra}
+    """(losses, rho, extra figures) of all replications by name."""
+    losses = {name: [run.losses[name] for run in runs] for name in runs[0].losses}
+    extra = {name: [run.extra[name] for run in runs] for name in runs[0].extra}
     return losses, runs[0].rho, extra

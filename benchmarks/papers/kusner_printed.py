@@ -1,5 +1,5 @@
-"""Kusner et al.'s bounds as the papers print them, where dpbo has others: for comparison, and to be
-shown to fail. Arguments as in `dpbo.papers.kusner.bounds`.
+"""Kusner et al.'s bounds as the papers print them, where dpbo has others: for comparison, and to
+show that some fail. Arguments as in `dpbo.papers.kusner.bounds`.
 
 Theorem 1 holds, and is larger than it has to be. The proofs of Theorems 3 and 5 do not hold, as
 their failures add up to 5/3 delta and 3/2 delta, and q of Theorem 3 bounds one noise where the best

@@ -33,6 +33,8 @@ from dpbo.objective import NoiseWarning, PrivateObjective
 
 Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
 Search = Callable[["Told", int, int], Tensor]
+# Added to the seeds of searches.
+_STREAM = 1_000_000
 
 
 class Told:
@@ -237,8 +239,9 @@ def _run(
     problem: Problem, objective: Objective, search: Search, evaluations: int, q: int, seed: int
 ) -> Tensor:
     told = Told(objective, problem.bounds, problem.start)
-    # The optimisers' advice on stalled line searches and jitter.
-    with manual_seed(seed), warnings.catch_warnings(action="ignore"):
+    # Apart from the problem's own stream, whose first numbers may be its optimum. And no advice on
+    # stalled line searches and jitter.
+    with manual_seed(_STREAM + seed), warnings.catch_warnings(action="ignore"):
         if search is not random_search:
             told.begin(min(2 * q, evaluations), seed)
         return search(told, evaluations, q)

@@ -36,7 +36,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.harness import mean_and_error, options, record, table, with_bar
+from benchmarks.harness import options, record, table_of, with_bar
 from benchmarks.papers import kusner_problems as problems
 from benchmarks.papers.kusner_problems import LENGTH, REACH
 from dpbo import Adjacency, Budget, Curator, PrivateObjective
@@ -325,14 +325,7 @@ def told(rows: list[dict[str, Any]], chosen: argparse.Namespace) -> None:
     ours = rows[0]["loss"]
     for row in rows:
         row["minus ours"] = [a - b for a, b in zip(row["loss"], ours, strict=True)]
-    shown = [
-        [
-            "{:.3g} ({:.2g})".format(*mean_and_error(cell)) if isinstance(cell, list) else cell
-            for cell in row.values()
-        ]
-        for row in rows
-    ]
-    print(f"{len(ours)} functions, delta = {DELTA:g}\n" + table(list(rows[0]), shown))
+    print(f"{len(ours)} functions, delta = {DELTA:g}\n" + table_of(rows))
     record("private_bo", {"rows": rows}, chosen)
 
 

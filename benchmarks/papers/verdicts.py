@@ -2,9 +2,10 @@
 
 A page writes `{{ verdict("dpgibo > 4.3 > gaps > paper settings minus random", "below") }}`, and
 the build puts the word in: the stored row has the paired differences' mean, standard error and
-number.
+number. A promise to fail seldom is judged by the share of draws in which it failed.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 from scipy import stats
@@ -45,3 +46,23 @@ def verdict(
     if agrees:
         return "reproduced"
     return "differs" if contradicts else "not reproduced"
+
+
+def verdict_of_share(share: float, draws: int, *, allowed: float, intervals: int = 1) -> str:
+    """What the share of so many draws in which a promise failed says of the claim that it fails
+    with at most a probability, by Clopper and Pearson's 95 % interval.
+    """
+    tail = 0.025 / intervals
+    failed = round(share * draws)
+    low = float(stats.beta.ppf(tail, failed, draws - failed + 1)) if failed else 0.0
+    high = float(stats.beta.ppf(1 - tail, failed + 1, draws - failed)) if failed < draws else 1.0
+    if high <= allowed:
+        return "reproduced"
+    return "differs" if low > allowed else "not reproduced"
+
+
+def of_all(told: Sequence[str]) -> str:
+    """The verdict on a claim that has these parts."""
+    if "differs" in told:
+        return "differs"
+    return "not reproduced" if "not reproduced" in told else "reproduced"

@@ -12,7 +12,7 @@ from sklearn.gaussian_process.kernels import RBF
 from benchmarks.papers import dpgibo_problems as problems
 from benchmarks.papers import po_gp_ucb_problems
 from benchmarks.papers.dpem_paper import EACH, noise
-from benchmarks.papers.dpgibo_baselines import METHODS, Choice, Regression
+from benchmarks.papers.dpgibo_baselines import METHODS, Choice, Regression, poisson_sample
 from benchmarks.papers.po_gp_ucb_r import largest_r
 from tests.setups import DOUBLE
 
@@ -72,6 +72,16 @@ def test_the_baselines_see_the_problems_losses_and_clipped_gradients():
     expected = torch.stack([everybody[0, [3, 7]], everybody[1, [5, 5]]])
     expected[1, 1] = 0.0
     torch.testing.assert_close(sampled.squeeze(-1), expected)
+
+
+def test_a_poisson_sample_takes_each_person_alone_with_its_share():
+    generator = torch.Generator().manual_seed(0)
+    taken = torch.zeros(4000, 30)
+    for row in taken:
+        row[poisson_sample(30, 0.1, generator)] = 1.0
+    # standard errors of a share and of a correlation: .0047 and .0158
+    assert (taken.mean(0) - 0.1).abs().max() < 0.024
+    assert (taken.T.corrcoef() - torch.eye(30)).abs().max() < 0.08
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -7,7 +7,7 @@ import jinja2
 import pytest
 
 from benchmarks.figures import RESULTS, rendered
-from benchmarks.papers.verdicts import verdict
+from benchmarks.papers.verdicts import verdict, verdict_of_share
 from tests.setups import ROOT
 
 PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if "{{" in page.read_text()]
@@ -41,6 +41,8 @@ def test_a_page_follows_its_row(tmp_path):
         'row("dpem > NICV > epsilon=7 > non-private", ".2f")',
         'gap("dpgibo > 4.3", "no such claim")',
         'table("dpem > nothing")',
+        'counted("kusner > public design", "difference", epsilon=["7"])',
+        'kept("9")',
         "unknown",
     ],
 )
@@ -97,3 +99,41 @@ def test_the_rank_of_the_star_takes_all_intervals_together(gaps, rank, expected,
     (tmp_path / "po_gp_ucb.json").write_text(json.dumps({"figures": {"by r, t": {"rows": rows}}}))
     page = f'{{{{ largest_is_best("t", rank={rank}) }}}}'
     assert rendered(page, tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("share", "draws", "intervals", "expected"),
+    [
+        # Clopper and Pearson: 0 of 36 is below .0974, 0 of 35 below .1
+        (0.0, 36, 1, "reproduced"),
+        (0.0, 35, 1, "not reproduced"),
+        (0.0, 36, 2, "not reproduced"),
+        (0.2, 40, 1, "not reproduced"),
+        (0.2, 500, 1, "differs"),
+        (1.0, 4, 1, "differs"),
+    ],
+)
+def test_a_promise_to_fail_seldom_is_judged_by_its_share(share, draws, intervals, expected):
+    assert verdict_of_share(share, draws, allowed=0.1, intervals=intervals) == expected
+
+
+@pytest.mark.parametrize(
+    ("means", "together", "counted"),
+    [
+        ((3.0, 3.0), "reproduced", "below in 0 of 2, above in 2"),
+        # beyond 2.01 standard errors of one interval, within 2.31 of two
+        ((3.0, 2.2), "not reproduced", "below in 0 of 2, above in 2"),
+        ((3.0, -3.0), "differs", "below in 1 of 2, above in 1"),
+    ],
+)
+def test_rows_are_judged_together_or_counted(means, together, counted, tmp_path):
+    rows = [{"at": at, "of": {"gap": _row(mean)}} for at, mean in zip("ab", means, strict=True)]
+    rows += [{"at": "c", "of": {"gap": _row(-9.0)}}, {"at": "a", "of": {"gap": ""}}]
+    (tmp_path / "made.json").write_text(json.dumps({"figures": {"rows": rows}}))
+    chosen = '"made > rows", "of > gap"'
+    assert rendered(f'{{{{ together({chosen}, "above", at="ab") }}}}', tmp_path) == together
+    assert rendered(f'{{{{ counted({chosen}, at="ab") }}}}', tmp_path) == counted
+
+
+def _row(mean):
+    return {"mean": mean, "se": 1.0, "median": mean, "n": 50}
