@@ -22,7 +22,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from dpbo import DPGIBO, Budget, Curator, DPSearch, Ranks
-from dpbo.search import Auto
 
 D = 4
 
@@ -73,8 +72,6 @@ def main(arguments: list[str] | None = None) -> None:
         {"logisticregression__C": scipy.stats.loguniform(1e-3, 1e2)},
         budget=0.6,
         n_iter=8,
-        # A sum opens what it adds up, so there are no private choices.
-        strategy=Auto(first="weighted_cv"),
         verbose=0,
     )
     search.fit(X_train, y_train, X_val=curator)

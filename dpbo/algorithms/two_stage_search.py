@@ -107,6 +107,7 @@ def search_then_choose(
 
     Raises:
         InputError: an argument outside its range.
+        UsageError: a curator on `Ranks(trust="sum")`, which makes no private choice.
         BudgetExceeded: the budget is not left.
         LedgerMismatch: the name belongs to a search with other terms.
         ReleaseLost: a process that died before it stored the choice had charged it.
@@ -118,6 +119,8 @@ def search_then_choose(
         raise InputError("search_share", search_share, "below 1", "The rest pays for the choice.")
     of_search, of_choice = parts_of(curator.accounting, whole, share)
     mechanism = next(priced(curator.ledger, [PermuteAndFlipMechanism], of_choice))
+    # Which ranks that do not trust each other refuse.
+    curator.in_shares(mechanism)
     used = curator.ledger.used()
     if f"{name}: choice" not in used:
         begun = f"{name}: search" in used

@@ -34,7 +34,7 @@ from dpbo.curator.handle import Handle
 from dpbo.curator.hidden_draws import HiddenDraws
 from dpbo.curator.pricing import Noise, slot_noise
 from dpbo.curator.ranks import OneProcess, Ranks, collective
-from dpbo.curator.releasing import Charged, Releases, noised, terms_of
+from dpbo.curator.releasing import Drawn, Releases, published, sampled, terms_of
 from dpbo.curator.reservation import Reservation
 from dpbo.curator.statements import BudgetUse, compose_statement
 from dpbo.entropy import system_entropy
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from dpbo.ledger.ledger import Ledger
 
 
-@collective("assume", "bind", "evaluate", "release", "release_all", "reserve")
+@collective("assume", "bind", "deliver", "evaluate", "release", "release_all", "reserve")
 @checked
 class Curator(Opaque):
     """Holds private records and releases noisy answers within a budget.
@@ -358,7 +358,8 @@ class Curator(Opaque):
         """What a release by this mechanism draws: with `Ranks(trust="sum")` a share, whose `std` is
         that of the total of all ranks; else the mechanism itself.
 
-        Raises InputError where no sum of shares is proved.
+        Raises UsageError for a choice there, and InputError for other noise of which no sum of
+        shares is proved.
         """
         return self._ranks.in_shares(mechanism)
 
@@ -456,22 +457,21 @@ class Curator(Opaque):
         question = (list(handles), mechanism, name, reservation, used)
         most = 0
 
-        def charge() -> Charged | None:
+        def draw() -> list[Drawn]:
             answers = {handle: self._answer(handle) for handle in handles}
-            return self._releases.charge(answers, mechanism, name, reservation, used)
+            return self._releases.draw(answers, mechanism, name, reservation, used, self._draw)
 
-        def draw(charged: Charged | None) -> tuple[Release, ...]:
-            if charged is not None:
-                self._releases.draw(charged, self._draw)
+        def publish(drawn: list[Drawn]) -> tuple[Release, ...]:
+            self._releases.keep(name, [(each.handle, self._published(each)) for each in drawn])
             return tuple(map(self._releases.value, handles))
 
         def release(compare: Callable[[], None]) -> tuple[Release, ...]:
-            return self._shared.release(f"release {name}", question, compare, charge, draw, most)
+            return self._shared.release(f"release {name}", question, compare, draw, publish, most)
 
         with self._lock:
             if not handles:
                 return release(lambda: None)
-            most = max(self._answer(handle)[1].numerators.numel() for handle in handles)
+            most = sum(self._answer(handle)[1].numerators.numel() for handle in handles)
             event = mechanism.event(len(handles))
             # An interrupt may come after the charge.
             with self.protected.charging(
@@ -721,14 +721,17 @@ class Curator(Opaque):
     def _note(self, kind: str, text: str) -> None:
         self._shared.change("note", (kind, text), lambda: self._shared.own.note(kind, text))
 
-    def _draw(
-        self, handle: Handle, law: NoiseDistribution, mechanism: Mechanism, event: Event, entry: int
-    ) -> Release:
+    def _draw(self, handle: Handle, law: NoiseDistribution, mechanism: Mechanism) -> Any:
         query, answer = self._answer(handle)
-        drawn, value, variance = noised(
-            query, answer, law, mechanism, self._entropy, units=self.units, total=self._ranks.total
+        return sampled(query, answer, law, mechanism, self._entropy, units=self.units)
+
+    def _published(self, drawn: Drawn) -> Release:
+        query, _ = self._answer(drawn.handle)
+        value, variance = published(
+            query, drawn.numbers, drawn.law, drawn.mechanism, units=self.units
         )
-        return Release(value, variance, tuple(drawn.reshape(-1).tolist()), law, event, entry)
+        lattice = tuple(drawn.numbers.reshape(-1).tolist())
+        return Release(value, variance, lattice, drawn.law, drawn.event, drawn.entry)
 
     def _require_askable(self, query: Query) -> None:
         require_askable(

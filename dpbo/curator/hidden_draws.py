@@ -82,7 +82,4 @@ class HiddenDraws(Opaque):
                 raise outcome.interruption
             return None
         distribution = mechanism.distribution(query.sensitivity(birth.adjacency), outcome.quanta)
-        _, value, _ = noised(
-            query, outcome, distribution, mechanism, self._entropy, units=birth.units
-        )
-        return value
+        return noised(query, outcome, distribution, mechanism, self._entropy, units=birth.units)

@@ -57,7 +57,7 @@ from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.mechanism import Integers, Mechanism
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.mechanisms.shares import share_of, whole
-from dpbo.queries.integers import MOST_SUM, MOST_UNITS
+from dpbo.queries.integers import MOST_UNITS
 from dpbo.queries.query import Failure, Outcome
 from dpbo.records.labels import ALLOWED, LOOKALIKES, hash_labels
 from dpbo.records.view import PrivateView
@@ -77,8 +77,6 @@ _LENGTH = 8
 _FIRST = 1 << 13
 _FINE, _FAILURE, _ERROR = range(3)  # an error on one rank goes before a failure on another
 TRUST = ("all", "sum")
-# In standard deviations: no honest total lies further from the records' own sum.
-_FAR = 40
 
 
 class Ranks:
@@ -107,7 +105,7 @@ class Ranks:
     Attributes:
         rank: rank of this process in the group.
         world_size: number of processes in the group.
-        steps: how many times the ranks compared what they ask for.
+        told: whether all ranks know that the last step failed.
         trust, tolerate: as given.
 
     Raises:
@@ -152,7 +150,7 @@ class Ranks:
         self._id = ""
         self._step = "meet"
         self._lost = False
-        self.steps = 0
+        self.told = False
         self._control: Any = None
         with self._connected():
             self._control = dist.new_group(
@@ -160,9 +158,6 @@ class Ranks:
             )
         # What is asked now, by which masks are keyed.
         self._asked = b""
-        # Of an attempt: whether this rank failed, the numbers of the total that tells the others,
-        # and what was asked.
-        self._untold: tuple[bool, int, bytes] | None = None
         self._masks: Masks | None = None
         if trust == "sum":
             # Its library comes with an extra.
@@ -178,52 +173,67 @@ class Ranks:
         A rank that raised gets its own error. The others get the first such rank's, or RankFailed
         where that is not one of dpbo's errors. A Failure of one rank is returned on all.
 
-        With trust="sum" the others get RankFailed, and do not learn which rank failed: one that did
-        adds a random word to zeros.
+        With trust="sum" the others get RankFailed, as from `total`.
         """
+        if self._masks is not None:
+            none = np.zeros(0, dtype=np.int64)
+            return self.total(title, question, lambda: (work(), none, ()), 0)[0]
         self._require_same(title, question)
         value, error = _attempt(work)
-        if self._masks is not None:
-            failed = error is not None or isinstance(value, Failure)
-            word = system_entropy(_LENGTH) if failed else bytes(_LENGTH)
-            about = fingerprint((self._asked, "failed"))
-            (words,) = self._sums((np.frombuffer(word, dtype="<i8"), about))
-            if error is not None:
-                raise error
-            if words.any() and not failed:
-                raise RankFailed(None, "an error")
-            return cast(T, value)
         mark = _ERROR if error is not None else _FAILURE if isinstance(value, Failure) else _FINE
         marks = self.gather_mark(mark)
         worst = max(marks)
         if worst == _FINE:
             return cast(T, value)
+        self.told = True
         return self._broadcast(marks.index(worst), value, error)
 
-    def attempt(
-        self, title: str, question: Iterable[Any], work: Callable[[], T], most: int
-    ) -> tuple[T | None, BaseException | None]:
-        """`work()` of this rank, or its error, once all ask the same; with trust="sum" alone.
-        Whether it failed on one goes with the next `total`, of at most `most` numbers, or by
-        `tell`: that saves a message.
+    def total(
+        self,
+        title: str,
+        question: Iterable[Any],
+        work: Callable[[], tuple[T, Integers, Any]],
+        most: int,
+    ) -> tuple[T, Integers]:
+        """What `work()` of this rank gives, and the total of all ranks' numbers, modulo 2^64, once
+        all ask the same; with trust="sum" alone.
+
+        Every rank sends one message, after its work. Where that failed on a rank, or is a Failure,
+        its words and the total are random to all others; it gets its own error. The others get
+        RankFailed, and do not learn which rank failed.
+
+        Args:
+            work: gives a value, a vector of numbers, and what else masks are keyed by: the total
+                comes out only where all ranks give the same.
+            most: how many numbers a rank gives at most, the same on all ranks.
         """
+        assert self._masks is not None
         self._require_same(title, question)
-        value, error = _attempt(work)
-        self._untold = error is not None, most, self._asked
-        return value, error
 
-    def tell(self) -> None:
-        """Tell how the last attempt went, in a message of the same size as its `total`. Raises
-        RankFailed where it failed on another rank alone.
-        """
-        self._told_with(np.zeros(0, dtype=np.int64), b"")
+        def worked() -> tuple[T, int, Integers, bytes]:
+            value, numbers, about = work()
+            # What follows the numbers tells that all ranks worked.
+            sent = np.zeros(most + 1, dtype=np.int64)
+            sent[: numbers.size] = numbers
+            return value, numbers.size, sent, fingerprint((self._asked, about))
 
-    def give_up(self) -> None:
-        """Tell that this rank failed after the last attempt, if that is still to be told."""
-        if self._untold is not None:
-            _, most, asked = self._untold
-            self._untold = True, most, asked
-            self.tell()
+        found, error = _attempt(worked)
+        value, size, sent, about = found or (None, 0, np.zeros(0, dtype=np.int64), b"")
+        failed = found is None or isinstance(value, Failure)
+        # The others wait for this message: without it they lose this rank.
+        with self._connected():
+            if failed:
+                # Nobody else knows these masks, so to all others they are random words.
+                sent = np.zeros(most + 1, dtype=np.int64)
+                about = system_entropy(_DIGEST)
+            words = self._masks.masked(sent, about)
+        total = self._masks.total(self.all_gather(words))
+        self.told = bool(failed or total[size:].any())
+        if error is not None:
+            raise error
+        if self.told and not failed:
+            raise RankFailed(None, "an error, or sent something else")
+        return cast(T, value), total[:size]
 
     def run_on_rank_0(self, title: str, question: Iterable[Any], work: Callable[[], T]) -> T:
         """`work()` of rank 0, or its error, on every rank; with trust="sum" each rank's own."""
@@ -251,24 +261,37 @@ class Ranks:
         labels are compared with nobody's.
 
         Raises:
-            InputError: on all ranks: a unit has records on two of them, or there are no units, or
-                too many to be summed exactly.
+            InputError: on all ranks: a unit has records on two of them.
+            UsageError: there are no units, or too many to be summed exactly.
+            RanksError: a rank sent another number than that of its units.
         """
-        if self._masks is not None:
-            return self._count_own_units(view, public=public)
-        total = int(self.reduce_tensor(torch.tensor([view.units], device="cpu"))[0])
+        if self._masks is None:
+            total = int(self.reduce_tensor(torch.tensor([view.units], device="cpu"))[0])
+        elif public:
+            mine = np.array([view.units])
+            total = int(self.total("add up units", (), lambda: (None, mine, ()), 1)[1][0])
+        else:
+            # Each rank sees to its part of the largest number.
+            total = view.units * self.world_size
 
-        def public_total() -> int | None:
-            if total > MOST_UNITS:
-                raise UsageError(f"all ranks together must have at most {MOST_UNITS} units.")
-            if total == 0 and public:
+        def of_all() -> int | None:
+            # With a total below its own number a rank's sum might overflow, whoever lied.
+            if total < view.units:
+                raise RanksError(
+                    "all ranks together say that they have fewer units than this one has: a rank"
+                    " sent something else."
+                )
+            if public and total == 0:
                 raise UsageError("all ranks together must have at least one record.")
-            if public:
-                return total
-            return None
+            if total > MOST_UNITS:
+                raise UsageError(
+                    f"all ranks together must have at most {MOST_UNITS} units; with"
+                    " Ranks(trust='sum') and a private number each has an equal part of that."
+                )
+            return total if public else None
 
-        units = self.run_on_rank_0("count units", (), public_total)
-        if labels is not None:
+        units = self.run_on_rank_0("count units", (), of_all)
+        if labels is not None and self._masks is None:
             self._require_disjoint(labels)
         return dataclasses.replace(view, public_units=units)
 
@@ -287,26 +310,29 @@ class Ranks:
         return ["people-are-disjoint", followed, "masks-hide-shares", *relayed]
 
     def in_shares(self, mechanism: Mechanism) -> Mechanism:
-        """The noise that each rank draws, whatever group it may be a share for. Raises InputError
-        where no sum of shares is proved.
+        """The noise that each rank draws, whatever group it may be a share for.
+
+        Raises:
+            UsageError: a choice with trust="sum".
+            InputError: other noise of which no sum of shares is proved.
         """
         mechanism = whole(mechanism)
         if self._masks is None or isinstance(mechanism, NoNoise):
             return mechanism
+        if isinstance(mechanism, ChoiceMechanism):
+            raise UsageError(
+                "with Ranks(trust='sum') there is no private choice. A sum shows every score:"
+                " release all of them with Gaussian noise, and take the best; in a DPSearch,"
+                " strategy='auto' or 'bo'."
+            )
         share = share_of(mechanism, self.world_size, self.tolerate)
         if share is None:
-            remedy = "Take one of these."
-            if isinstance(mechanism, ChoiceMechanism):
-                remedy = (
-                    "A sum shows every score: release all of them with Gaussian noise, and take the"
-                    " best; in a DPSearch, strategy=Auto(first='weighted_cv') or 'bo'."
-                )
             raise InputError(
                 "mechanism",
                 type(mechanism).__name__,
                 "GaussianMechanism or LaplaceMechanism with Ranks(trust='sum'): shares of these add"
                 " up to a proved law",
-                remedy,
+                "Take one of these.",
             )
         return share
 
@@ -321,35 +347,6 @@ class Ranks:
         assert mine is not None
         return self.reduce_tensor(mine)
 
-    def total(self, drawn: Integers, law: Any, quanta: Sequence[float]) -> Integers:
-        """What is released of the noised sum that this rank drew: with trust="sum" the total of all
-        ranks, else that sum.
-
-        A number that no honest total reaches is refused: a random word passes with probability
-        2^-2 quantum / grid. At multiplier 10 that is 2^-23 for the mean of a million units, and
-        about 2^-14 where the number of units is private, as quanta then allow for 2^32 of them.
-
-        Raises:
-            RanksError: the masks did not cancel.
-            RankFailed: the last `attempt` failed on another rank.
-        """
-        if self._masks is None:
-            return drawn
-        about = fingerprint((self._asked, law.to_json()))
-        if self._untold is None:
-            (total,) = self._sums((drawn, about))
-        else:
-            total = self._told_with(drawn, about)
-        total = total.reshape(drawn.shape)
-        margin = _FAR * np.asarray(law.std) / np.asarray(law.grid) + self.world_size
-        most = MOST_SUM * (np.asarray(quanta) / np.asarray(law.grid)) + margin
-        if (np.abs(total.astype(np.float64)) > most).any():
-            raise RanksError(
-                "the ranks' masks do not cancel: a rank sent something else, or its ledger differs."
-                " The charge stands, and nothing was released."
-            )
-        return total
-
     def unlike(self, message: bytes) -> list[int]:
         """The ranks that do not prove, by the secret that they share with this one, that they hold
         the same message.
@@ -357,10 +354,6 @@ class Ranks:
         assert self._masks is not None
         rows = self.all_gather(self._masks.tags(message))
         return self._masks.unlike(rows, message)
-
-    def key_by(self, *parts: Any) -> None:
-        """Key masks by these as well: sums come out only where all ranks give the same."""
-        self._asked = fingerprint((self._asked, *parts))
 
     def send(self, source: int, message: bytes) -> bytes:
         """The bytes of rank `source`, on every rank."""
@@ -420,55 +413,6 @@ class Ranks:
             )
         return received
 
-    def _told_with(self, numbers: Integers, about: bytes) -> Integers:
-        """The sum over ranks, in one message with how the last `attempt` went. Where that failed,
-        all words are random, and so are the totals.
-        """
-        assert self._untold is not None
-        failed, most, asked = self._untold
-        self._untold = None
-        sent = np.zeros(1 + most, dtype=np.int64)
-        sent[1 : 1 + numbers.size] = numbers.reshape(-1)
-        if failed:
-            sent = np.frombuffer(system_entropy(_LENGTH * len(sent)), dtype="<i8")
-        done, total = self._sums((sent[:1], fingerprint((asked, "failed"))), (sent[1:], about))
-        if done.any() and not failed:
-            raise RankFailed(None, "an error")
-        return total[: numbers.size]
-
-    def _sums(self, *parts: tuple[Integers, bytes]) -> list[Integers]:
-        """The sums over ranks of several vectors, modulo 2^64, of which no rank sees another part;
-        each with a digest of what it is about.
-        """
-        assert self._masks is not None
-        words = [self._masks.masked(numbers, about) for numbers, about in parts]
-        total = self._masks.total(self.all_gather(b"".join(words)))
-        return np.split(total, np.cumsum([numbers.size for numbers, _ in parts])[:-1])
-
-    def _count_own_units(self, view: PrivateView, *, public: bool) -> PrivateView:
-        """`count_units` where each rank's number stays its own.
-
-        With a total below its own number a rank's sum might overflow, whoever lied about theirs;
-        with a private number each rank sees to its part of the largest one.
-        """
-        total = None
-        most = MOST_UNITS // self.world_size
-        if public:
-            self._require_same("count units", ())
-            about = fingerprint((self._asked, "units"))
-            ((found,),) = self._sums((np.array([view.units]), about))
-            most = total = int(found)
-
-        def require_few() -> None:
-            if not (view.units <= most <= MOST_UNITS and most > 0):
-                raise UsageError(
-                    "all ranks together must have at least one record and at most"
-                    f" {MOST_UNITS} units, and each must send its own number."
-                )
-
-        self.run_together("agree on the number of units", (total,), require_few)
-        return dataclasses.replace(view, public_units=total)
-
     def _require_disjoint(self, labels: Any) -> None:
         """Raises InputError, on every rank alike, where two ranks have a label in common, or labels
         of different kinds, such as 3 and "3".
@@ -508,12 +452,12 @@ class Ranks:
     def _require_same(self, title: str, question: Iterable[Any]) -> None:
         """Raises RanksDisagree, on all ranks, where they ask for different things."""
         self._step = title
-        self._untold = None
-        self.steps += 1
+        self.told = False
         shown = title.encode()[:_TITLE].ljust(_TITLE)
         self._asked = fingerprint((title, *question))
         rows = self.all_gather(self._asked + uuid.uuid4().bytes + shown)
         if others := [rank for rank, row in enumerate(rows) if row[:_DIGEST] != rows[0][:_DIGEST]]:
+            self.told = True
             raise RanksDisagree(
                 [printable(row[_DIGEST + _ID :].decode(errors="replace").strip()) for row in rows],
                 others,
@@ -527,28 +471,33 @@ class Ranks:
         message = _pack(value, error, source) if self.rank == source else b""
         received = self.send(source, message)
         if error is not None:
+            self.told = True
             raise error
         if self.rank == source:
             return value
         theirs, failed = pickle.loads(received)
         if failed is not None:
+            self.told = True
             raise failed
         return theirs
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[None]:
-        """Raises RankLost where a connection breaks or times out, and closes this rank's
-        connections, so that its neighbours notice.
+        """Raises RankLost where a connection breaks or times out. Whatever is raised within, it
+        closes this rank's connections, so that its neighbours notice.
         """
         if self._lost:
             raise RankLost(self._step)
         try:
             yield
-        except RuntimeError as error:  # what gloo raises for closed connections and timeouts
+        except BaseException as error:
             self._lost = True
             with contextlib.suppress(Exception):
                 dist.destroy_process_group(self._control)
             self._control = None
+            if not isinstance(error, RuntimeError):
+                raise
+            # What gloo raises for closed connections and timeouts.
             raise RankLost(self._step) from error
 
     def __repr__(self) -> str:
@@ -587,15 +536,11 @@ class OneProcess:
         """The digests as they are."""
         return mine
 
-    def total(self, drawn: Any, law: Any, quanta: Sequence[float]) -> Any:
-        """What was drawn."""
-        return drawn
-
 
 def collective(*names: str) -> Callable[[K], K]:
     """Decorates a curator's class: its constructor and its methods of these names, which every rank
-    calls in the same order. If one fails on one rank before a step of all ranks, the others are
-    told, so that they do not wait.
+    calls in the same order. If one fails on one rank outside a step of all ranks, the others are
+    told at their next step, so that they do not wait.
     """
 
     def decorated(kind: K) -> K:
@@ -613,13 +558,16 @@ def _told(method: Callable[..., T]) -> Callable[..., T]:
         ranks = getattr(self, "_ranks", kwargs.get("ranks"))
         if not isinstance(ranks, Ranks):
             return method(self, *args, **kwargs)
-        steps = ranks.steps
+        ranks.told = False
         try:
             return method(self, *args, **kwargs)
         except Exception:
-            if steps == ranks.steps:
-                with contextlib.suppress(RanksDisagree):
-                    ranks.run_on_rank_0("refuse an argument", (), lambda: None)
+            if not ranks.told:
+                # What this rank raised counts, also where another one is lost.
+                with contextlib.suppress(RanksError):
+                    ranks.run_on_rank_0("stop for an error of its own", (), lambda: None)
+                # A method that called this one has nothing to add.
+                ranks.told = True
             raise
 
     return told

@@ -26,28 +26,30 @@ if TYPE_CHECKING:
 
 _MOST_STEPS = 1 << 61
 Answer = tuple[Query, IntegerSum]
-Draw = Callable[[Handle, NoiseDistribution, Mechanism, Event, int], Release]
-# What is released of the noised sum that this process drew (`Ranks.total`).
-Total = Callable[[Any, Any, Sequence[float]], Any]
+Draw = Callable[[Handle, NoiseDistribution, Mechanism], Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Charged:
-    """A charge whose noise is not drawn yet.
+class Drawn:
+    """An answer that was charged, with its noise.
 
     Attributes:
-        entry: its number in the ledger.
-        name: its name there.
-        event: what it cost.
+        handle: its name.
+        law: the law of its noise.
         mechanism: its noise.
-        laws: the law of each handle's noise.
+        event: what its ledger entry cost.
+        entry: the number of that entry.
+        quanta: of the exact answer.
+        numbers: in steps of the law's grid; of a choice, what was chosen.
     """
 
-    entry: int
-    name: str
-    event: Event
+    handle: Handle
+    law: NoiseDistribution
     mechanism: Mechanism
-    laws: dict[Handle, NoiseDistribution]
+    event: Event
+    entry: int
+    quanta: Sequence[float]
+    numbers: Any
 
 
 class Releases:
@@ -64,17 +66,21 @@ class Releases:
         self._allow_conditional = allow_conditional
         # Of each handle that was charged; None until it is stored.
         self._charged = weakref.WeakKeyDictionary[Handle, Release | None]()
-        self._drawn: list[tuple[int, str, list[tuple[Handle, Release]]]] = []
+        self._drawn: list[tuple[int, str, Sequence[tuple[Handle, Release]]]] = []
 
-    def charge(
+    def draw(
         self,
         answers: dict[Handle, Answer],
         mechanism: Mechanism,
         name: str,
         reservation: str | None,
         used: int | None,
-    ) -> Charged | None:
-        """Charge what was not charged before; None where there is nothing.
+        draw: Draw,
+    ) -> list[Drawn]:
+        """Charge what was not charged before, and draw it.
+
+        Args:
+            draw: `draw(handle, law, mechanism)`, the handle's answer with noise.
 
         Raises:
             ReleaseLost: a value is lost. Nothing is charged.
@@ -82,7 +88,7 @@ class Releases:
         self.store()
         fresh = self._uncharged(answers)
         if not fresh:
-            return None
+            return []
         birth = self._ledger.birth
         laws = []
         for query, answer in map(answers.__getitem__, fresh):
@@ -94,20 +100,23 @@ class Releases:
         self.require_allowed(set().union(*map(conditions_of, queries)))
         slots = list(map(slot_of, fresh, queries))
         entry = self._charge(fresh, name, event, slots, reservation, used)
-        return Charged(entry, name, event, mechanism, dict(zip(fresh, laws, strict=True)))
-
-    def draw(self, charged: Charged, draw: Draw) -> None:
-        """Draw and store what was just charged.
-
-        Args:
-            draw: `draw(handle, law, mechanism, event, entry)`, the handle's answer with noise.
-        """
-        entry = charged.entry
-        drawn = [
-            (handle, draw(handle, law, charged.mechanism, charged.event, entry))
-            for handle, law in charged.laws.items()
+        return [
+            Drawn(
+                handle,
+                law,
+                mechanism,
+                event,
+                entry,
+                answers[handle][1].quanta,
+                draw(handle, law, mechanism),
+            )
+            for handle, law in zip(fresh, laws, strict=True)
         ]
-        self._drawn.append((entry, charged.name, drawn))
+
+    def keep(self, name: str, releases: Sequence[tuple[Handle, Release]]) -> None:
+        """Store what was just drawn, in an entry of this name."""
+        if releases:
+            self._drawn.append((releases[0][1].entry, name, releases))
         self.store()
 
     def require_allowed(self, data_assumptions: Iterable[str]) -> None:
@@ -238,6 +247,41 @@ def slot_of(handle: Handle, query: Query) -> dict[str, Any]:
     return {name: value for name, value in slot.items() if value is not None}
 
 
+def sampled(
+    query: Query,
+    answer: IntegerSum,
+    distribution: NoiseDistribution,
+    mechanism: Mechanism,
+    entropy: Entropy,
+    *,
+    units: int | None,
+) -> Any:
+    """The answer with noise, in steps of the law's grid; of a choice, what was chosen.
+
+    Whatever the caller has set for devices and numpy's errors, as in `published`: an error now
+    would lose what was charged, and one of underflow, or a warning, would tell of records.
+    """
+    with torch.device("cpu"), np.errstate(all="ignore"):
+        numerators = answer.numerators
+        if isinstance(mechanism, ChoiceMechanism):
+            numerators = _with_offsets(numerators, answer.quanta, query.affine(units))
+        return mechanism._sample(numerators, answer.quanta, distribution, entropy)
+
+
+def published(
+    query: Query,
+    drawn: Any,
+    distribution: NoiseDistribution,
+    mechanism: Mechanism,
+    *,
+    units: int | None,
+) -> tuple[Tensor, Tensor]:
+    """The value that stands for what was drawn, and its variance."""
+    with torch.device("cpu"), np.errstate(all="ignore"):
+        value, variance = mechanism.publish(drawn, distribution, query.affine(units))
+    return torch.from_numpy(value), torch.from_numpy(variance)
+
+
 def noised(
     query: Query,
     answer: IntegerSum,
@@ -246,25 +290,10 @@ def noised(
     entropy: Entropy,
     *,
     units: int | None,
-    total: Total | None = None,
-) -> tuple[Any, Tensor, Tensor]:
-    """What was drawn, the value that it stands for, and the value's variance. `total`
-    gives what all ranks release together.
-
-    Whatever the caller has set for devices and numpy's errors: an error now would lose what was
-    charged, and one of underflow, or a warning, would tell of records.
-    """
-    with torch.device("cpu"), np.errstate(all="ignore"):
-        affine = query.affine(units)
-        numerators = answer.numerators
-        if isinstance(mechanism, ChoiceMechanism):
-            numerators = _with_offsets(numerators, answer.quanta, affine)
-        drawn = mechanism._sample(numerators, answer.quanta, distribution, entropy)
-        if total is not None:
-            drawn = total(drawn, distribution, answer.quanta)
-        published = mechanism.publish(drawn, distribution, affine)
-    value, variance = map(torch.from_numpy, published)
-    return drawn, value, variance
+) -> Tensor:
+    """The value that stands for the answer with noise."""
+    drawn = sampled(query, answer, distribution, mechanism, entropy, units=units)
+    return published(query, drawn, distribution, mechanism, units=units)[0]
 
 
 def require_expressible(

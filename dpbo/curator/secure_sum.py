@@ -30,19 +30,20 @@ digest of everything that the sum is about: question, law of the noise and the l
 entry. So no stream is used twice, and ranks that were told different things send words that are
 uniform each by itself: the streams between them do not cancel.
 
-A rank of H that cannot charge sends random words in place of its own, also for whether it failed:
-to all others the total is then random, whatever they sent, and each of them had charged. To itself,
-if it is one of c that are curious, it is the total of the k - c others.
+A rank of H that cannot charge masks zeros in place of its share, also for whether it failed, with a
+digest that it draws at random and tells nobody: to all others its words and the total are then
+random, whatever they sent, and each of them had charged. To itself, if it is one of c that are
+curious, the total is that of the k - c others.
 
 What a rank that does not follow this can do: choose what it adds, and so spoil a value; end a step;
 when all start, make up entries that shorter ledgers than its own take over (shared_ledger.py).
 Every word is well-formed, so that cannot be seen, except that a word at random makes the total too
-large (`Ranks.total`). It learns no more than above. If the masks fail, because a relay exchanged
-all keys and no fingerprints were given or the cipher is broken, each release tells each rank's R_i
-(`masks-hide-shares`): with Gaussian noise sqrt(k - c) times the stated mu, and its number of units,
-if that of all is public, and whether it failed. Where more than c ranks put together what they
-know, and h others are left, their total has Gaussian noise for sqrt((k - c) / h) times the stated
-mu. Laplace noise of fewer than k - c shares is weak (mechanisms/shares.py).
+large (`OwnLedger.release`). It learns no more than above. If the masks fail, because a relay
+exchanged all keys and no fingerprints were given or the cipher is broken, each release tells each
+rank's R_i (`masks-hide-shares`): with Gaussian noise sqrt(k - c) times the stated mu, and its
+number of units, if that of all is public, and whether it failed. Where more than c ranks put
+together what they know, and h others are left, their total has Gaussian noise for sqrt((k - c) / h)
+times the stated mu. Laplace noise of fewer than k - c shares is weak (mechanisms/shares.py).
 """
 
 import hashlib

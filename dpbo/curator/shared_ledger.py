@@ -3,12 +3,16 @@
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, TypeVar, cast
 
+import numpy as np
+
 from dpbo.curator.ranks import OneProcess, Ranks
+from dpbo.curator.releasing import Drawn
 from dpbo.curator.statements import largest_share
 from dpbo.errors import (
     LedgerError,
@@ -22,10 +26,13 @@ from dpbo.events import event_from_json
 from dpbo.ledger.entries import Record, Reserved, dump, table
 from dpbo.ledger.ledger import Ledger
 from dpbo.ledger.storage import Storage
+from dpbo.mechanisms.mechanism import AdditiveDistribution, Integers
+from dpbo.queries.integers import MOST_SUM
 from dpbo.validation import warn
 
 T = TypeVar("T")
-C = TypeVar("C")
+# In standard deviations: no honest total lies further from the records' own sum.
+_FAR = 40
 # What the body of an entry says of its own ledger or machine alone.
 _OWN = ("id", "cap", "run_by")
 
@@ -131,15 +138,15 @@ class SharedLedger:
         title: str,
         question: Iterable[Any],
         compare: Callable[[], None],
-        charge: Callable[[], C],
-        draw: Callable[[C], T],
-        numbers: int,
+        draw: Callable[[], list[Drawn]],
+        publish: Callable[[list[Drawn]], T],
+        most: int,
     ) -> T:
-        """`draw(charge())` of rank 0, on every rank, after `compare()` of each; `numbers` as in
+        """`publish(draw())` of rank 0, on every rank, after `compare()` of each; `most` as in
         OwnLedger.
         """
         compare()
-        return self.change(title, question, lambda: draw(charge()))
+        return self.change(title, question, lambda: publish(draw()))
 
 
 class OwnLedger:
@@ -167,11 +174,17 @@ class OwnLedger:
 
     def __init__(self, ranks: Ranks, opening: Callable[[], Ledger]) -> None:
         self._ranks = ranks
-        self.own = self.seen = ranks.run_together("open the ledger", (), opening)
+
+        def opened() -> tuple[Ledger, bytes]:
+            ledger = opening()
+            return ledger, b"".join(map(_line, ledger.records()))
+
+        self.own, mine = ranks.run_together("open the ledger", (), opened)
+        self.seen = self.own
         self._head = hashlib.sha256()
         self._read = -1
         self._compared = False
-        self._catch_up()
+        self._catch_up(mine)
 
     def head(self) -> str:
         """A digest of all entries, but for what is each ledger's own."""
@@ -200,42 +213,56 @@ class OwnLedger:
         title: str,
         question: Iterable[Any],
         compare: Callable[[], None],
-        charge: Callable[[], C],
-        draw: Callable[[C], T],
-        numbers: int,
+        draw: Callable[[], list[Drawn]],
+        publish: Callable[[list[Drawn]], T],
+        most: int,
     ) -> T:
-        """`draw(charge())` of each rank, after `compare()`. None sends anything of its sum before
-        it has charged. Where one cannot, or fails before its first word, it sends random words, and
-        no total is one.
+        """`publish` of each rank, with the totals of what all drew by `draw()`, after `compare()`.
+        A rank sends one message, of all its sums, after it has charged and drawn them. Where one
+        cannot, it sends random words (`Ranks.total`).
+
+        A number that no honest total reaches is refused: a random word passes with probability
+        2^-2 quantum / grid. At multiplier 10 that is 2^-23 for the mean of a million units, and
+        about 2^-14 where the number of units is private, as quanta then allow for 2^32 of them.
 
         Args:
-            numbers: how many a total has at most, the same on all ranks.
+            most: how many numbers are drawn at most, the same on all ranks.
+
+        Raises:
+            RanksError: a rank sent something else.
+            RankFailed: another rank could not charge or draw.
         """
-        if not self._compared:
+        if most and not self._compared:
             # What refuses a new ledger's first charge on one rank stops it on all.
             self.on_records("compare tables", compare)
             self._compared = True
 
-        def compared() -> C:
+        none = np.zeros(0, dtype=np.int64)
+
+        def drawn() -> tuple[list[Drawn], Integers, Any]:
             compare()
-            return charge()
+            found = draw()
+            numbers = np.concatenate([none, *(each.numbers.reshape(-1) for each in found)])
+            return found, numbers, (self.head(), [each.law.to_json() for each in found])
 
-        charged, error = self._ranks.attempt(*self._asking(title, question), compared, numbers)
-        try:
-            if error is not None:
-                raise error
-            self._ranks.key_by(self.head())
-            if charged is None:
-                self._ranks.tell()
-            return draw(cast(C, charged))
-        except BaseException:
-            # The others wait for this rank's words.
-            self._ranks.give_up()
-            raise
+        shares, total = self._ranks.total(*self._asking(title, question), drawn, most)
+        found = []
+        for share in shares:
+            part, total = np.split(total, [share.numbers.size])
+            law = cast(AdditiveDistribution, share.law)
+            std, quanta = (np.asarray(each) / law.grid for each in (law.std, share.quanta))
+            most_honest = MOST_SUM * quanta + _FAR * std + self._ranks.world_size
+            part = part.reshape(share.numbers.shape)
+            if (np.abs(part.astype(np.float64)) > most_honest).any():
+                raise RanksError(
+                    "the ranks' masks do not cancel: a rank sent something else. The charge stands,"
+                    " and nothing was released."
+                )
+            found.append(dataclasses.replace(share, numbers=part))
+        return publish(found)
 
-    def _catch_up(self) -> None:
-        """Add the entries that the longest of all ledgers holds beyond this one's."""
-        mine = b"".join(map(_line, self.own.records()))
+    def _catch_up(self, mine: bytes) -> None:
+        """Add the entries that the longest of all ledgers holds beyond this one's, `mine`."""
         identity = hashlib.sha256(self.own.id.encode()).digest()
         rows = self._ranks.all_gather(identity + mine.count(b"\n").to_bytes(8, "little"))
         if len({row[:32] for row in rows}) < len(rows):
@@ -313,14 +340,8 @@ def _write(
     """Add another rank's entry as one of this ledger's own, within its cap."""
     if kind == "reserve":
         reserved = Reserved.of(name, body)
-        ledger.reserve(
-            name,
-            reserved.event,
-            reserved.slots,
-            reserved.terms,
-            parallel=reserved.parallel,
-            limit=reserved.limit,
-        )
+        # A parallel one is refused on ranks.
+        ledger.reserve(name, reserved.event, reserved.slots, reserved.terms)
     elif kind == "charge":
         event = event_from_json(body.pop("event"))
         ledger.charge(name, event, body, reservation)

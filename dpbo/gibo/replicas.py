@@ -221,7 +221,7 @@ class _Noised:
                     self._law,
                     entropy,
                     units=self._units,
-                )[1]
+                )
             )
         return torch.stack(values)
 

@@ -157,7 +157,7 @@ class IndependentNoise(AdditiveMechanism):
         numbers, never to release."""
 
     def exceeded(self, probability: float) -> float:
-        """The number that a draw exceeds with this probability, in (0, 1/2], at scale 1."""
+        """The number that a draw exceeds with this probability, from 1e-100 to 1/2, at scale 1."""
         return -float(self.base_distribution.quantile(np.array(probability)))
 
     def noise(self, fractions: Floats, scale: Floats, entropy: Entropy) -> Integers:

@@ -190,8 +190,8 @@ class LaplaceShare(LaplaceMechanism):
 
 @functools.lru_cache(maxsize=256)
 def _exceeded(shape: float, probability: float) -> float:
-    """What the difference of two gamma variables of this shape exceeds with this probability, of at
-    most 1/2.
+    """What the difference of two gamma variables of this shape exceeds with this probability, from
+    1e-100 to 1/2.
     """
 
     # what lies beyond this is far less than any probability that is asked for
@@ -204,6 +204,8 @@ def _exceeded(shape: float, probability: float) -> float:
 
         return float(scipy.integrate.quad(part, 0.0, end, epsabs=0.0, points=[shape])[0])
 
-    # one of the two exceeds this with that probability, and 1/2 is exceeded at 0
-    most = float(scipy.special.gammainccinv(shape, probability))
+    # Chernoff's bound: E exp(t (G - G')) = (1 - t^2)^-shape, which is at most exp(level) at t^2 =
+    # level / (shape + level). And 1/2 is exceeded at 0.
+    level = -math.log(probability)
+    most = 2.0 * math.sqrt(level * (shape + level))
     return float(scipy.optimize.brentq(lambda x: math.log(tail(x) / probability), -1.0, most))

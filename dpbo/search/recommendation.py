@@ -97,7 +97,7 @@ class Recommendation:
 
 
 def exceeded(mechanism: Mechanism, std: float, probability: float) -> float:
-    """What noise of this standard deviation exceeds with this probability, of at most 1/2."""
+    """What noise of this standard deviation exceeds with this probability, from 1e-100 to 1/2."""
     if not isinstance(mechanism, IndependentNoise):
         # No noise.
         return 0.0

@@ -117,6 +117,10 @@ class Strategy(BaseEstimator, abc.ABC):  # type: ignore[misc]
     def try_out(self, problem: Problem) -> None:
         """Fit the first points and score public rows with them, so that what cannot work raises
         before anything is reserved."""
+        chosen = Choice.name in (self.name, self.get_params(deep=False).get("first"))
+        if chosen and problem.curator.ledger.birth.federated:
+            allowed = "'auto', 'weighted_cv' or 'bo' with Ranks(trust='sum')"
+            raise InputError("strategy", self, allowed, "A sum would show every candidate's score.")
         if self.needs_default and problem.trainer.public_model(None) is None:
             allowed = "one that can be fitted as it is given, to all training records"
             remedy = "Others are compared with it."
@@ -178,7 +182,8 @@ class Auto(Strategy):
 
     Args:
         risk: the probability, at most, that a candidate is recommended that is no better.
-        first: what finds the candidate: "weighted_cv", "choice", or None, as the rehearsal says.
+        first: what finds the candidate: "weighted_cv", "choice", or None, as the rehearsal says;
+            with `Ranks(trust="sum")`, which makes no private choice, None is "weighted_cv".
         cells: as in `WeightedCV`.
         shift: of the rehearsal, the largest simulated difference of the protected population from
             the public one, in standard deviations.
@@ -194,6 +199,9 @@ class Auto(Strategy):
     def decided(self, problem: Problem) -> Problem:
         """After a rehearsal: with the free choice where that is expected to win, else with what
         finds the candidate."""
+        if self.first is None and problem.curator.ledger.birth.federated:
+            # Ranks that do not trust each other make no private choice.
+            return dataclasses.replace(self, first=WeightedCV.name).decided(problem)
         rehearsal = self.rehearsal(problem)
         problem = dataclasses.replace(problem, rehearsal=rehearsal)
         free = rehearsal.free_wins

@@ -19,10 +19,9 @@ from typing import Any
 
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
-from dpbo.events import Event
+from dpbo.curator.releasing import Drawn
 from dpbo.fingerprint import fingerprint
 from dpbo.ledger.entries import Record
-from dpbo.mechanisms.mechanism import Mechanism, NoiseDistribution
 from dpbo.privacy import PrivacyUnit, Sensitivity
 from dpbo.queries.query import Failure, IntegerSum, Query
 from dpbo.release import Release
@@ -49,8 +48,8 @@ class Step:
 
 
 class RecordingCurator(Curator):
-    """A curator that keeps every evaluation and release, and draws no noise for releases whose
-    values are frozen.
+    """A curator that keeps every evaluation and release, and releases frozen values in place of
+    what it draws.
     """
 
     def __init__(self, records: Any, *, frozen: tuple[Step, ...] = (), **settings: Any) -> None:
@@ -70,21 +69,14 @@ class RecordingCurator(Curator):
         self.evaluations.append({**_public(query), **details})
         return super()._accept(query, details, reservation, outcome)
 
-    def _draw(
-        self,
-        handle: Handle,
-        distribution: NoiseDistribution,
-        mechanism: Mechanism,
-        event: Event,
-        entry: int,
-    ) -> Release:
-        query, answer = self._answer(handle)
+    def _published(self, drawn: Drawn) -> Release:
+        query, answer = self._answer(drawn.handle)
         sensitivity = query.sensitivity(self.adjacency)
         question = {
             **_public(query),
-            **handle.details,
-            "event": event,
-            "distribution": distribution,
+            **drawn.handle.details,
+            "event": drawn.event,
+            "distribution": drawn.law,
             "quanta": answer.quanta,
             "sensitivity": sensitivity,
         }
@@ -92,8 +84,8 @@ class RecordingCurator(Curator):
         if place < len(self._frozen):
             value = self._frozen[place].release
         else:
-            value = super()._draw(handle, distribution, mechanism, event, entry)
-        release = dataclasses.replace(value, entry=entry)
+            value = super()._published(drawn)
+        release = dataclasses.replace(value, entry=drawn.entry)
         self.steps.append(
             Step(question, tuple(answer.numerators.tolist()), answer.quanta, sensitivity, release)
         )

@@ -126,7 +126,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a query fails after it was charged",
-        where="dpbo.curator.releasing:Releases.charge",
+        where="dpbo.curator.releasing:Releases.draw",
         old="require_expressible(query, answer.quanta, law, mechanism, birth.units)",
         new="pass",
         test=(
@@ -812,7 +812,7 @@ SABOTAGES = (
     # curator and ledger
     Sabotage(
         "noise before the charge",
-        where="dpbo.curator.releasing:Releases.charge",
+        where="dpbo.curator.releasing:Releases.draw",
         old="entry = self._charge(fresh, name, event, slots, reservation, used)",
         new=(
             "from dpbo.entropy import system_entropy\n"
@@ -1338,18 +1338,28 @@ SABOTAGES = (
     ),
     Sabotage(
         "hospitals send sums without masks",
-        where="dpbo.curator.ranks:Ranks._sums",
-        old="self._masks.masked(numbers, about)",
-        new="numbers.astype('<i8').tobytes()",
+        where="dpbo.curator.ranks:Ranks.total",
+        old="self._masks.masked(sent, about)",
+        new="sent.astype('<i8').tobytes()",
         test=(
             "tests/process/ranks/test_hospitals.py"
             "::test_no_message_holds_a_partial_sum_a_share_or_a_total_without_noise"
         ),
     ),
     Sabotage(
-        "a rank that could not charge sends no random words",
-        where="dpbo.curator.ranks:Ranks._told_with",
-        old="if failed:",
+        "a rank that failed sends what the others add up",
+        where="dpbo.curator.ranks:Ranks.total",
+        old="about = system_entropy(_DIGEST)",
+        new="about = fingerprint((self._asked, ()))",
+        test=(
+            "tests/process/ranks/test_hospitals.py"
+            "::test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_was"
+        ),
+    ),
+    Sabotage(
+        "an error between two steps of a method is told to nobody",
+        where="dpbo.curator.ranks:_told",
+        old="if not ranks.told:",
         new="if False:",
         test=(
             "tests/process/ranks/test_hospitals.py"
@@ -1358,8 +1368,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "a total is released where a rank could not charge",
-        where="dpbo.curator.ranks:Ranks._told_with",
-        old="if done.any() and not failed:",
+        where="dpbo.curator.ranks:Ranks.total",
+        old="if self.told and not failed:",
         new="if False:",
         test=(
             "tests/process/ranks/test_hospitals.py"
@@ -1368,8 +1378,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "a total of random words is released",
-        where="dpbo.curator.ranks:Ranks.total",
-        old="if (np.abs(total.astype(np.float64)) > most).any():",
+        where="dpbo.curator.shared_ledger:OwnLedger.release",
+        old="if (np.abs(part.astype(np.float64)) > most_honest).any():",
         new="if False:",
         test=(
             "tests/process/ranks/test_hospitals.py"
@@ -1379,8 +1389,8 @@ SABOTAGES = (
     Sabotage(
         "masks do not depend on what was charged",
         where="dpbo.curator.shared_ledger:OwnLedger.release",
-        old="self._ranks.key_by(self.head())",
-        new="",
+        old="(self.head(), [each.law.to_json() for each in found])",
+        new="[each.law.to_json() for each in found]",
         test=(
             "tests/process/ranks/test_hospitals.py"
             "::test_random_words_are_refused_and_a_chosen_shift_spoils_a_value_alone"
@@ -1493,19 +1503,19 @@ SABOTAGES = (
     ),
     Sabotage(
         "a hospital believes a number of units below its own",
-        where="dpbo.curator.ranks:Ranks._count_own_units",
-        old="view.units <= most <= MOST_UNITS",
-        new="most <= MOST_UNITS",
+        where="dpbo.curator.ranks:Ranks.count_units",
+        old="if total < view.units:",
+        new="if False:",
         test=(
             "tests/process/ranks/test_hospitals.py"
             "::test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_was"
         ),
     ),
     Sabotage(
-        "the private number of units is added up",
-        where="dpbo.curator.ranks:Ranks._count_own_units",
-        old="if public:",
-        new="if True:",
+        "the private number of units is shown",
+        where="dpbo.curator.ranks:Ranks.count_units",
+        old="return total if public else None",
+        new="return total",
         test=(
             "tests/process/ranks/test_hospitals.py"
             "::test_a_private_number_of_units_changes_no_size_of_a_message"
@@ -1732,13 +1742,13 @@ SABOTAGES = (
         "a hidden run's score is not noised",
         where="dpbo.curator.hidden_draws:HiddenDraws.__call__",
         old=(
-            "_, value, _ = noised(query, outcome, distribution, mechanism, self._entropy,"
+            "return noised(query, outcome, distribution, mechanism, self._entropy,"
             " units=birth.units)"
         ),
         new=(
             "steps = outcome.numerators.double() * torch.tensor(outcome.quanta) / "
             "torch.tensor(distribution.grid).double()\n"
-            "        value = torch.from_numpy(mechanism.publish(steps.round().long().numpy(), "
+            "        return torch.from_numpy(mechanism.publish(steps.round().long().numpy(), "
             "distribution, query.affine(birth.units))[0])"
         ),
         test=(

@@ -22,6 +22,7 @@ from sklearn.linear_model import LogisticRegression
 
 from dpbo import Adjacency, Budget, Curator, DPSearch, Ranks
 from dpbo.accounting.filters import PureFilter
+from dpbo.algorithms import search_then_choose
 from dpbo.curator.secure_sum import Masks
 from dpbo.curator.shared_ledger import OwnLedger
 from dpbo.entropy import system_entropy
@@ -182,8 +183,9 @@ def searches(ranks, folder):
         )
         return search.fit(*public, X_val=curator).best_params_
 
-    found = [searched(each) for each in (Auto(first="weighted_cv"), "weighted_cv", "bo")]
-    before = len(charges(curator.ledger))
+    cells = Auto(first="weighted_cv")
+    found = [searched(each) for each in (Auto(), cells, "weighted_cv", "bo")]
+    before = seen(curator)
     met = met_by(
         lambda: searched("choice"),
         lambda: searched(Auto(first="choice")),
@@ -191,7 +193,7 @@ def searches(ranks, folder):
     )
     means = DPKMeans(2, budget=0.1, radius=4.0, dimension=D, max_iter=2, random_state=0)
     centers = means.fit(opened(ranks)).cluster_centers_.tolist()
-    return [found, met, len(charges(curator.ledger)) - before, centers]
+    return [found, met, seen(curator) == before, centers]
 
 
 def dies(who, message):
@@ -221,15 +223,15 @@ def run(ranks, folder):
 
 
 @contextlib.contextmanager
-def lying(ranks, lie):
-    """Rank 1 lies in the second sum within; the first says whether a step failed."""
+def lying(ranks, lie, which=1):
+    """Rank 1 lies in this sum within."""
     honest = Masks.masked
     count = 0
 
     def sent(self, numbers, about):
         nonlocal count
         count += 1
-        return (lie if count == 2 else honest)(self, numbers, about)
+        return (lie if count == which else honest)(self, numbers, about)
 
     if ranks.rank == 1:
         Masks.masked = sent  # type: ignore[method-assign]
@@ -238,16 +240,18 @@ def lying(ranks, lie):
 
 
 def garbage(ranks, folder):
-    """Rank 1 sends random words, then a shifted one; in between all go on."""
+    """Rank 1 sends a random word, then a shifted one; in between all go on. The last word of each
+    message is the one that says whether a rank failed.
+    """
     curator = opened(ranks, **own(folder, ranks))
     honest = Masks.masked
     value = curator.release(mean(), NOISE).value.item()
 
     def at_random(self, numbers, about):
-        return os.urandom(len(honest(self, numbers, about)))
+        return os.urandom(8) + honest(self, numbers, about)[8:]
 
     def shifted(self, numbers, about):
-        return honest(self, numbers + 12_345, about)
+        return honest(self, numbers + np.array([12_345, 0]), about)
 
     def told_by(lie):
         handle = curator.evaluate(mean())
@@ -272,11 +276,31 @@ def garbage(ranks, folder):
 
 
 def unpaid(ranks, folder):
-    """Rank 1 lacks memory for its share; then its ledger cannot be read again; then it cannot write
-    to it when it is to charge. What the others met, and read of each total.
+    """Rank 1 cannot read its ledger between two steps of one release, and of one reservation.
+
+    Then it lacks memory for its share; then for that of a second handle alone; then its ledger
+    cannot be read again; then it cannot write to it when it is to charge: what the others met, and
+    read of each total. At last it cannot mask its words.
     """
     curator = opened(ranks, **own(folder, ranks))
-    handles = [curator.evaluate(mean()) for _ in range(3)]
+
+    def fails(where, name, times, work):
+        plain = getattr(where, name)
+        if ranks.rank == 1:
+            setattr(where, name, failing(plain, times))
+        (met,) = met_by(work)
+        setattr(where, name, plain)
+        return met[0]
+
+    first = curator.evaluate(mean())
+    plan = functools.partial(curator.reserve, "plan", NOISE, slots=1)
+    between = [
+        fails(OwnLedger, "head", 2, lambda: curator.release(first, NOISE)),
+        fails(Ledger, "reservation", 1, plan),
+    ]
+    sample = AdditiveMechanism, "_sample"
+    cases = [(1, *sample, 1), (2, *sample, 2), (1, OwnLedger, "head", 2), (1, Ledger, "charge", 1)]
+    handles = [[curator.evaluate(mean()) for _ in range(count)] for count, *_ in cases]
     opens = Masks.total
     read = []
 
@@ -286,19 +310,12 @@ def unpaid(ranks, folder):
 
     Masks.total = staticmethod(noted_total)  # type: ignore[method-assign]
     found = []
-    for handle, (where, name, times) in zip(
-        handles,
-        [(AdditiveMechanism, "_sample", 1), (OwnLedger, "head", 2), (Ledger, "charge", 1)],
-        strict=True,
-    ):
-        plain = getattr(where, name)
-        if ranks.rank == 1:
-            setattr(where, name, failing(plain, times))
-        (met,) = met_by(functools.partial(curator.release, handle, NOISE))
-        setattr(where, name, plain)
+    for together, (_, where, name, times) in zip(handles, cases, strict=True):
+        met = fails(where, name, times, functools.partial(curator.release_all, together, NOISE))
         words = np.abs(read[-1].astype(np.float64)).tolist()
-        found.append([met[0], words, len(charges(curator.ledger))])
-    return found
+        found.append([met, words, len(charges(curator.ledger))])
+    lost = fails(Masks, "masked", 1, lambda: curator.evaluate(mean()))
+    return [between, found, lost]
 
 
 def failing(plain, times):
@@ -362,6 +379,7 @@ def other_ledger(ranks, folder):
     moved = rows() + (ranks.rank != 1) / 1024
     terms = {"dataset": "e", "ledger": str(folder / f"second {ranks.rank}.db")}
     second = opened(ranks, records=moved, entropy=system_entropy, **terms)
+    second.release_all([], NOISE)
     (repeated,) = met_by(lambda: second.release(mean(), NOISE))
     return [met, noted, told, changed, void, forked, kept, shared, repeated, seen(second)]
 
@@ -386,6 +404,7 @@ def refused(ranks, folder):
     choice = CandidateScores(lambda c, r: r[:, 0] * c, [0.1, 0.2], score_range=(0.0, 1.0))
     met = met_by(
         lambda: curator.release(choice, PermuteAndFlipMechanism(20.0)),
+        lambda: search_then_choose(curator, loss, at(0.25, 2), score_range=(0, 3), evaluations=1),
         lambda: curator.evaluate(mean(fails)),
         lambda: curator.reserve("much", GaussianMechanism(0.01).event(), slots=100),
         lambda: Ranks(trust="some"),
@@ -415,7 +434,8 @@ def refused(ranks, folder):
     opened(None, allow_repeated=True, **local)
     (mine,) = met_by(lambda: opened(ranks, allow_repeated=True, **local))
     # The sum of rank 2 might overflow by a total of fewer units than it has.
-    with lying(ranks, lambda self, numbers, about: honest(self, numbers - 150, about)):
+    fewer = functools.partial(lying, ranks, which=2)
+    with fewer(lambda self, numbers, about: honest(self, numbers - np.array([150, 0]), about)):
         return [met, entries, changed, mine, stds, met_by(lambda: opened(ranks))]
 
 

@@ -129,12 +129,13 @@ def test_hospitals_keep_a_pure_budget_with_laplace_noise(told):
 
 @pytest.mark.deep
 @attack("A37")
-def test_searches_run_on_sums_and_say_what_to_take_where_a_choice_is_needed(told):
-    found, refused, charged_more, centers = alike(told("searches")[0])
-    assert [*map(list, found)] == [["C"]] * 3
-    assert [error for error, _ in refused] == ["InputError"] * 3
-    assert all("Auto(first='weighted_cv')" in text for _, text in refused)
-    assert charged_more == 0
+def test_searches_run_on_sums_and_say_what_to_take_where_a_choice_is_asked_for(told):
+    found, refused, as_before, centers = alike(told("searches")[0])
+    assert [*map(list, found)] == [["C"]] * 4
+    assert [error for error, _ in refused] == ["InputError", "InputError", "UsageError"]
+    assert all(text.startswith("strategy") for _, text in refused[:2])
+    assert "strategy='auto' or 'bo'" in refused[2][1]
+    assert as_before, "nothing was charged or reserved"
     assert np.isfinite(centers).all()
 
 
@@ -237,17 +238,21 @@ def test_random_words_are_refused_and_a_chosen_shift_spoils_a_value_alone(told):
     assert value != again
     kinds = [kind for kind, _, _ in entries]
     assert (kinds.count("charge"), kinds.count("value")) == (4, 3), "what was refused was charged"
-    assert other[0] == "RanksError", "a ledger that differs by one entry gives other masks"
+    assert other[0] == "RankFailed", "a ledger that differs by one entry gives other masks"
 
 
 @attack("A16", "A37")
 def test_where_one_rank_cannot_charge_or_draw_the_others_read_a_random_word(told):
     for number, rank in enumerate(told("unpaid")[0]):
-        for step, (met, words, charged_here) in enumerate(rank["value"]):
-            assert met == ("LedgerUnavailable" if number == 1 else "RankFailed")
-            assert len(words) == 2
-            assert min(words) > 2**40, "whether it failed, and its part of the sum"
-            assert charged_here == step + 1 - (step == 2 and number == 1)
+        between, steps, lost = rank["value"]
+        own = "LedgerUnavailable"
+        assert between == [own if number == 1 else "RanksDisagree"] * 2, "nobody waits"
+        assert lost == (own if number == 1 else "RankLost")
+        for step, (met, words, charged_here) in enumerate(steps):
+            assert met == (own if number == 1 else "RankFailed")
+            assert len(words) == (3 if step == 1 else 2)
+            assert min(words) > 2**40, "its part of each sum, and whether it failed"
+            assert charged_here == step + 1 - (step == 3 and number == 1)
 
 
 @attack("A22", "A37")
@@ -282,24 +287,29 @@ def test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_
     assert 1 not in {len(data) for rank in sent for _, data in rank}, "no mark goes in clear"
     for rank, each in enumerate(ranks):
         met, entries, changed, mine, stds, (fewer,) = each["value"]
-        choice, fails, much, *arguments = met
-        assert choice[0] == "InputError"
+        choice, searched, fails, much, *arguments = met
+        assert choice[0] == searched[0] == "UsageError"
         assert "A sum shows every score" in choice[1]
+        assert searched[1] == choice[1]
         assert fails[0] == "PrivateFailure"
         assert ("on another rank" in fails[1]) == (rank != 2)
         assert much[0] == "BudgetExceeded", "each finds that by itself, and nothing is unpickled"
         assert "secret" not in str(met)
         assert changed[0] == ("ReservationChanged" if rank == 1 else "RankFailed")
-        assert rank == 1 or changed[1].startswith("another rank raised an error:")
+        assert rank == 1 or changed[1].startswith(
+            "another rank raised an error, or sent something else:"
+        )
         assert mine[0] == "LedgerMismatch"
         assert "federated=False" in mine[1]
         one, other, trusted, planned, alone = stds
         assert planned == pytest.approx(1.5**0.5 * alone), "a search is told the noise of all"
         assert one == other, "a share is made for the ranks that there are"
         assert trusted, "and is whole where ranks trust each other"
-        assert fewer[0] == ("RankFailed" if rank == 0 else "UsageError")
+        assert fewer[0] == ("RankFailed" if rank == 0 else "RanksError")
         assert [error[0] for error in arguments] == ["InputError", "UsageError"] * 2
-        assert [kind for kind, _, _ in entries].count("charge") == 1
+        kinds = [kind for kind, _, _ in entries]
+        assert kinds.count("charge") == 1
+        assert kinds.count("reserve") == 0, "what is refused reserves nothing"
 
 
 @attack("A8", "A37")

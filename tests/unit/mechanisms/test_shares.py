@@ -128,6 +128,11 @@ def test_the_laplace_total_of_all_has_the_quantiles_and_deviation_that_are_state
     alone = LaplaceShare(1.0, ranks=2, tolerate=1)
     whole = LaplaceMechanism(1.0)
     assert alone.exceeded(1e-9) > share.exceeded(1e-9) > whole.exceeded(1e-9)
+    for ranks in (4_000, 20_000):
+        many = LaplaceShare(1.0, ranks=ranks, tolerate=ranks - 2)
+        for probability in (0.1, 1e-9):
+            normal = many.std(1) * scipy.stats.norm.isf(probability)
+            assert many.exceeded(probability) == pytest.approx(normal, rel=3e-3)
 
 
 def polya(m, scale, reach=2000):
