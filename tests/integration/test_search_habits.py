@@ -275,7 +275,7 @@ def test_a_search_whose_first_release_is_lost_goes_on_with_its_test(tmp_path, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("dpbo.curator.curator.noised", dies)
+        patched.setattr("dpbo.curator.curator.sampled", dies)
         with pytest.raises(KeyboardInterrupt):
             fitted(**terms)
     parts = list[str]()
