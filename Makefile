@@ -43,7 +43,7 @@ coverage: $(STAMP)
 	$(PYTEST) --cov=dpbo --cov-report=
 	$(BIN)/python -m coverage report --format=total --precision=1 | sed 's/.*/line coverage of dpbo: & %/'
 
-# The longest programs of the documentation, as CI does after `make test`.
+# The longest programs of the documentation, and its build, as CI does after `make test`.
 pages: $(STAMP)
 	$(PYTEST) -m deep tests/programs/test_readme.py
 

@@ -12,7 +12,6 @@ import random
 import shutil
 import signal
 import tempfile
-import types
 
 import hypothesis
 import pytest
@@ -162,16 +161,13 @@ def on_disk(tmp_path):
 @pytest.fixture
 def seeded_noise(monkeypatch):
     """The system's entropy as a fixed stream: a search finds the same in every run and order of
-    tests. Only in this process. `system_entropy` stays the same function, so statements are not
-    void.
+    tests. Only in this process.
     """
-    from dpbo.testing import SeededEntropy
+    from tests.setups import seeded_system
 
     module = importlib.import_module("dpbo.entropy")
-    entropy = SeededEntropy(0)
-    monkeypatch.setattr(module, "os", types.SimpleNamespace(urandom=entropy))
-    ssl = types.SimpleNamespace(RAND_add=lambda *_: None, RAND_bytes=entropy)
-    monkeypatch.setattr(module, "ssl", ssl)
+    for name, replaced in seeded_system().items():
+        monkeypatch.setattr(module, name, replaced)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import itertools
 import pathlib
+import types
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from dpbo import Budget, Curator
 from dpbo.ledger.entries import ORIGIN, Record, digest, dump
 from dpbo.mechanisms import GaussianMechanism, NoNoise
 from dpbo.queries import ClippedMean
+from dpbo.testing import SeededEntropy
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOUBLE = torch.float64
@@ -21,6 +23,17 @@ NOISE = GaussianMechanism(20.0)
 def of(**settings):
     """Settings by name, of any type."""
     return settings
+
+
+def seeded_system():
+    """What takes the place of `os` and `ssl` in dpbo.entropy: the system's entropy as a fixed
+    stream. `system_entropy` stays the same function, so statements are not void.
+    """
+    entropy = SeededEntropy(0)
+    return {
+        "os": types.SimpleNamespace(urandom=entropy),
+        "ssl": types.SimpleNamespace(RAND_add=lambda *_: None, RAND_bytes=entropy),
+    }
 
 
 def first_column(_, records):

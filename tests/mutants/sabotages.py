@@ -859,7 +859,8 @@ SABOTAGES = (
         old="PRAGMA synchronous=EXTRA",
         new="PRAGMA synchronous=OFF",
         test=(
-            "tests/process/ledger/test_contract.py::test_a_charge_is_on_disk_with_its_folder_on_sqlite"
+            "tests/process/ledger/test_contract.py"
+            "::test_a_charge_is_on_disk_with_its_folder_on_sqlite"
         ),
     ),
     Sabotage(
@@ -1412,7 +1413,8 @@ SABOTAGES = (
         old="begins = theirs.startswith(mine)",
         new="begins = True",
         test=(
-            "tests/process/ranks/test_hospitals.py::test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again"
+            "tests/process/ranks/test_hospitals.py"
+            "::test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again"
         ),
     ),
     Sabotage(
@@ -1431,7 +1433,8 @@ SABOTAGES = (
         old='if any(kind == "void" for kind, *_ in entries):',
         new="if False:",
         test=(
-            "tests/process/ranks/test_hospitals.py::test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again"
+            "tests/process/ranks/test_hospitals.py"
+            "::test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again"
         ),
     ),
     Sabotage(
@@ -1440,7 +1443,8 @@ SABOTAGES = (
         old="return whole(mechanism)",
         new="return mechanism",
         test=(
-            "tests/unit/mechanisms/test_shares.py::test_one_process_draws_the_whole_noise_where_it_is_given_a_share"
+            "tests/unit/mechanisms/test_shares.py"
+            "::test_one_process_draws_the_whole_noise_where_it_is_given_a_share"
         ),
     ),
     Sabotage(
@@ -1479,7 +1483,8 @@ SABOTAGES = (
         old="if rows[other][own] != self._tag(other, self._rank, message)",
         new="if False",
         test=(
-            "tests/unit/curator/test_secure_sum.py::test_a_message_that_another_changes_or_another_rank_holds_otherwise_is_not_confirmed"
+            "tests/unit/curator/test_secure_sum.py"
+            "::test_a_message_that_another_changes_or_another_rank_holds_otherwise_is_not_confirmed"
         ),
     ),
     Sabotage(
@@ -1488,7 +1493,8 @@ SABOTAGES = (
         old="line.split()[0].lower()",
         new="line",
         test=(
-            "tests/unit/curator/test_secure_sum.py::test_a_relay_that_exchanges_keys_is_noticed_by_fingerprints"
+            "tests/unit/curator/test_secure_sum.py"
+            "::test_a_relay_that_exchanges_keys_is_noticed_by_fingerprints"
         ),
     ),
     Sabotage(
@@ -1526,7 +1532,9 @@ SABOTAGES = (
         where="dpbo.curator.shared_ledger:SharedLedger.change",
         old="copy.append(added)",
         new="",
-        test="tests/process/ranks/test_failures.py::test_ranks_note_together_that_others_take_turns",
+        test=(
+            "tests/process/ranks/test_failures.py::test_ranks_note_together_that_others_take_turns"
+        ),
     ),
     Sabotage(
         "the statement prints what was spent",

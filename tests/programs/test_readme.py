@@ -50,13 +50,10 @@ def test_the_whole_loop(tmp_path, monkeypatch, capsys):
 
 # By other noise the recommended weights are at times the default's, which are printed as None.
 SEEDED = """
-import types
 from dpbo import entropy
-from dpbo.testing import SeededEntropy
+from tests.setups import seeded_system
 
-seeded = SeededEntropy(0)
-entropy.os = types.SimpleNamespace(urandom=seeded)
-entropy.ssl = types.SimpleNamespace(RAND_add=lambda *_: None, RAND_bytes=seeded)
+vars(entropy).update(seeded_system())
 """
 END = "\nprint('-' * 9)\n"
 
@@ -69,8 +66,9 @@ def test_the_readme_prints_what_it_shows_where_libraries_lie_outside_the_interpr
     libraries.symlink_to(sysconfig.get_paths()["purelib"])
     paths = {"PYTHONPATH": os.pathsep.join([str(libraries), str(ROOT)])}
     programs, shown = zip(*readme.examples(), strict=True)
+    python: str = sys._base_executable  # type: ignore[attr-defined]
     done = subprocess.run(
-        [sys._base_executable, "-W", "ignore", "-c", SEEDED + END.join(programs)],  # type: ignore[attr-defined]
+        [python, "-W", "ignore", "-c", SEEDED + END.join(programs)],
         env={**os.environ, **paths},
         cwd=tmp_path,
         check=True,
