@@ -66,7 +66,9 @@ NOTES = ("assume", "void")
 _COLUMN = table.c
 _ALL = sa.select(table).order_by(_COLUMN.seq)
 _HEAD = sa.select(_COLUMN.seq, _COLUMN.hash, _COLUMN.total).order_by(_COLUMN.seq.desc()).limit(1)
-_NEWEST = sa.select(table).order_by(_COLUMN.seq.desc()).limit(2)
+_NEWEST = sa.select(table).order_by(_COLUMN.seq.desc()).limit(sa.bindparam("count"))
+# To build a statement takes longer than to execute it.
+_AFTER = _ALL.where(_COLUMN.seq > sa.bindparam("after"))
 _OF_RESERVATION = _ALL.where(
     _COLUMN.reservation == sa.bindparam("reservation"), _COLUMN.kind == sa.bindparam("kind")
 )
@@ -403,7 +405,7 @@ class Ledger:
 
     def head(self) -> Record:
         """The newest entry."""
-        (newest,) = self._read(_ALL.order_by(None).order_by(_COLUMN.seq.desc()).limit(1))
+        (newest,) = self._read(_NEWEST, count=1)
         return newest
 
     def records(self, *, after: int | None = None) -> list[Record]:
@@ -411,7 +413,7 @@ class Ledger:
         oldest first.
         """
         if after is not None:
-            return self._read(_ALL.where(_COLUMN.seq > after))
+            return self._read(_AFTER, after=after)
         with self._transaction() as connection:
             return list(starmap(Record.stored, _whole(connection)))
 
@@ -493,7 +495,7 @@ class Ledger:
                     raise rolled_back(storage, kept[0])
                 if self._head is not None and self._head[:2] != self._seen:
                     # The next charge is added to its total.
-                    newest, *last = connection.execute(_NEWEST).all()
+                    newest, *last = connection.execute(_NEWEST, {"count": 2}).all()
                     _require_hash(newest, newest.seq, last[0].hash if last else ORIGIN)
                 yield connection
             if self._head is not None:
@@ -503,7 +505,7 @@ class Ledger:
                 if self._head != before:
                     keep_head(storage, *self._seen)
 
-    def _read(self, query: sa.Select[Any], **named: str) -> list[Record]:
+    def _read(self, query: sa.Select[Any], **named: str | int) -> list[Record]:
         """The entries that a query selects."""
         with self._transaction() as connection:
             return list(starmap(Record.stored, connection.execute(query, named)))
