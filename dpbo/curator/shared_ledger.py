@@ -243,7 +243,7 @@ class OwnLedger:
             compare()
             found = draw()
             numbers = np.concatenate([none, *(each.numbers.reshape(-1) for each in found)])
-            return found, numbers, (self.head(), [each.law.to_json() for each in found])
+            return found, numbers, (self.head(), dump([each.law.to_json() for each in found]))
 
         shares, total = self._ranks.total(*self._asking(title, question), drawn, most)
         found = []
