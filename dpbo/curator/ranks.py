@@ -423,7 +423,12 @@ class Ranks:
         only whether two were equal. Then the same for what a reader takes for one label.
         """
         key = self.run_on_rank_0("share a key", (), lambda: system_entropy(32))
-        hashes, kind = self.run_together("read labels", (), lambda: hash_labels(labels, key))
+
+        def hashed() -> tuple[Tensor, bytes, Tensor]:
+            return *hash_labels(labels, key), hash_labels(labels, key, as_read=True)[0]
+
+        # All at once: between two bare collectives an error here would be told to nobody.
+        hashes, kind, as_read = self.run_together("read labels", (), hashed)
         if len({*self.all_gather(kind)} - {bytes(len(kind))}) > 1:
             raise InputError(
                 "groups",
@@ -436,7 +441,7 @@ class Ranks:
             raise InputError(
                 "groups", Unshown(labels), "such that all rows of a unit are on one rank", remedy
             )
-        if self._meet(hash_labels(labels, key, as_read=True)[0]):
+        if self._meet(as_read):
             warn(f"groups: {LOOKALIKES}", UserWarning)
 
     def _meet(self, hashes: Tensor) -> bool:

@@ -35,7 +35,7 @@ from dpbo.mechanisms import GaussianMechanism
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import CellMeans, ClippedMean, QuantileUtilities
-from dpbo.records import streaming
+from dpbo.records import labels, streaming
 from dpbo.records.protected_records import holds_protected
 from dpbo.run_counts import TruncatedNegativeBinomial
 from dpbo.testing import SeededEntropy
@@ -247,13 +247,24 @@ def unit_on_two_ranks(ranks, folder):
 
 
 def written_in_another_way(ranks, folder):
-    """One name, decomposed, in capitals or with a zero-width space on the other rank."""
+    """One name, decomposed, in capitals or with a zero-width space on the other rank. At last that
+    rank lacks memory for what a reader takes for one name.
+    """
     told = []
     for name in ("Jo\u0308rg", "J\u00d6RG", "J\u00f6\u200brg", "J\u00fcrg"):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             held(ranks, 2, ["others" + "!" * ranks.rank, name if ranks.rank else "J\u00f6rg"])
         told.append(" ".join(str(warning.message) for warning in caught))
+    plain = labels.folded
+
+    def lacks_memory(label):
+        if ranks.rank:
+            raise MemoryError
+        return plain(label)
+
+    labels.folded = lacks_memory
+    told += met_by(lambda: held(ranks, 2, [f"{name} {ranks.rank}" for name in "ab"]))
     return told
 
 
