@@ -16,7 +16,13 @@ from dpbo.accounting.filters import budget_cost, filter_within
 from dpbo.accounting.planned import Planned
 from dpbo.curator.statements import largest_share
 from dpbo.errors import InputError, UsageError
-from dpbo.events import Event, PoissonGaussianEvent
+from dpbo.events import (
+    DiscreteLaplaceEvent,
+    Event,
+    GaussianEvent,
+    PoissonGaussianEvent,
+    RolesEvent,
+)
 from dpbo.mechanisms.additive import LEAST_MULTIPLIER, AdditiveMechanism
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.mechanism import Mechanism
@@ -31,6 +37,8 @@ Noise = Event | Mechanism | KindOfNoise
 Kind = TypeVar("Kind", bound=AdditiveMechanism | ChoiceMechanism)
 # a multiplier at which a release costs next to nothing, under any filter that knows its cost
 _QUIET = 1e9
+# What noise in shares costs, also on records of several roles.
+_OF_SHARES = (GaussianEvent, DiscreteLaplaceEvent, RolesEvent)
 
 
 def share_of_cap(ledger: Ledger, budget: BudgetOrShare) -> Fraction:
@@ -143,11 +151,16 @@ def slot_noise(
     `in_shares` gives the noise that each rank draws (`Ranks.in_shares`).
 
     Raises:
-        InputError: no budget for a class of mechanisms, or noise that cannot be drawn.
+        InputError: no budget for a class of mechanisms, or noise that cannot be drawn, or an event
+            that noise in shares never has.
         UsageError: an accounting that can pay for none of them.
     """
     mechanism: Mechanism
     if isinstance(noise, Event):
+        if ledger.birth.federated and not (noise.free or isinstance(noise, _OF_SHARES)):
+            allowed = "GaussianEvent or DiscreteLaplaceEvent with Ranks(trust='sum')"
+            remedy = "Or give the mechanism, Gaussian or Laplace. There is no private choice."
+            raise InputError("noise", type(noise).__name__, allowed, remedy)
         return None, noise
     if isinstance(noise, Mechanism):
         mechanism = noise

@@ -407,6 +407,8 @@ def refused(ranks, folder):
         lambda: search_then_choose(curator, loss, at(0.25, 2), score_range=(0, 3), evaluations=1),
         lambda: curator.evaluate(mean(fails)),
         lambda: curator.reserve("much", GaussianMechanism(0.01).event(), slots=100),
+        lambda: curator.reserve("choice", PermuteAndFlipMechanism(5.0).event(), slots=1),
+        lambda: curator.reserve("other", LaplaceMechanism(5.0).event(), slots=1),
         lambda: Ranks(trust="some"),
         lambda: Ranks(tolerate=2),
         lambda: Ranks(trust="sum", tolerate=ranks.world_size),

@@ -287,7 +287,7 @@ def test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_
     assert 1 not in {len(data) for rank in sent for _, data in rank}, "no mark goes in clear"
     for rank, each in enumerate(ranks):
         met, entries, changed, mine, stds, (fewer,) = each["value"]
-        choice, searched, fails, much, *arguments = met
+        choice, searched, fails, much, *events, some, tolerate, all_of_them, prints = met
         assert choice[0] == searched[0] == "UsageError"
         assert "A sum shows every score" in choice[1]
         assert searched[1] == choice[1]
@@ -306,7 +306,9 @@ def test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_
         assert one == other, "a share is made for the ranks that there are"
         assert trusted, "and is whole where ranks trust each other"
         assert fewer[0] == ("RankFailed" if rank == 0 else "RanksError")
-        assert [error[0] for error in arguments] == ["InputError", "UsageError"] * 2
+        assert all("noise" in error[1] for error in events), "no share ever has such an event"
+        refusals = [*events, some, all_of_them, tolerate, prints]
+        assert [error[0] for error in refusals] == ["InputError"] * 4 + ["UsageError"] * 2
         kinds = [kind for kind, _, _ in entries]
         assert kinds.count("charge") == 1
         assert kinds.count("reserve") == 0, "what is refused reserves nothing"
