@@ -251,6 +251,8 @@ class Curator(Opaque):
         else:
             self._shared = SharedLedger(self._ranks, opening)
         self._releases = Releases(self._shared.own, allow_conditional=allow_conditional)
+        if isinstance(self._shared, OwnLedger):
+            self._shared.deliver = self._releases.store
         # Kept now, because a Source may not load again.
         self._device = self.__view.device
         self.__versions = self.__view.versions_in_memory()
@@ -304,8 +306,8 @@ class Curator(Opaque):
 
     @property
     def ledger(self) -> Ledger:
-        """What was promised, charged and released; on several ranks a copy of the first one's, as
-        all saw it last.
+        """What was promised, charged and released; on several ranks a copy of the first one's, or
+        with `Ranks(trust="sum")` of this rank's own, as all saw it last.
         """
         return self._shared.seen
 

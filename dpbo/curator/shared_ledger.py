@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
@@ -31,6 +31,8 @@ from dpbo.queries.integers import MOST_SUM
 from dpbo.validation import warn
 
 T = TypeVar("T")
+# To build a statement takes longer than to execute it.
+_INSERT = table.insert()
 # In standard deviations: no honest total lies further from the records' own sum.
 _FAR = 40
 # What the body of an entry says of its own ledger or machine alone.
@@ -38,16 +40,16 @@ _OWN = ("id", "cap", "run_by")
 
 
 class LedgerCopy(Ledger):
-    """A copy in memory of rank 0's ledger, which is public, as all ranks saw it last. It refuses to
-    be written to.
+    """A copy in memory of the ledger of several ranks, which is public, as all ranks saw it last.
+    It refuses to be written to.
 
     Algorithms read it to decide what to do next. As it is the same on every rank, every rank
-    decides the same, without asking the others.
+    decides the same, without asking the others, and no read fails on one rank alone.
 
     Args:
         chain: the ledger's records from its birth on.
-        persistent: whether rank 0's ledger outlives its process.
-        identity: of rank 0's storage.
+        persistent: whether the ledger outlives its process.
+        identity: of its storage.
     """
 
     def __init__(self, chain: Sequence[Record], *, persistent: bool, identity: str) -> None:
@@ -56,14 +58,14 @@ class LedgerCopy(Ledger):
         storage.identity = identity
         self._prepare(storage)
         self.append(chain)
+        with self._transaction() as connection:
+            self._bind(connection)
 
     def append(self, records: Sequence[Record]) -> None:
-        """Take over records that were added to rank 0's ledger since."""
+        """Take over records that were added to the ledger since."""
         if records:
             with self.storage.writing(create=True) as connection:
-                for record in records:
-                    connection.execute(table.insert().values(record.columns()))
-                self._bind(connection)
+                connection.execute(_INSERT, [record.columns() for record in records])
 
     def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         raise LedgerError(
@@ -164,7 +166,10 @@ class OwnLedger:
         opening: opens this rank's ledger.
 
     Attributes:
-        own, seen: this rank's ledger.
+        own: this rank's ledger.
+        seen: a copy of it, as the last step left it.
+        deliver: stores what this rank drew while its ledger was out of reach, before each step:
+            the others have stored it.
 
     Raises:
         LedgerMismatch: this ledger and another rank's hold different entries.
@@ -175,32 +180,45 @@ class OwnLedger:
     def __init__(self, ranks: Ranks, opening: Callable[[], Ledger]) -> None:
         self._ranks = ranks
 
-        def opened() -> tuple[Ledger, bytes]:
+        def opened() -> tuple[Ledger, list[Record]]:
             ledger = opening()
-            return ledger, b"".join(map(_line, ledger.records()))
+            return ledger, ledger.records()
 
-        self.own, mine = ranks.run_together("open the ledger", (), opened)
-        self.seen = self.own
-        self._head = hashlib.sha256()
-        self._read = -1
+        self.own, records = ranks.run_together("open the ledger", (), opened)
+        storage = self.own.storage
+        self.seen = LedgerCopy(records, persistent=storage.persistent, identity=storage.identity)
+        self._read = len(records)
+        mine = b"".join(map(_line, records))
+        self._head = hashlib.sha256(mine)
         self._compared = False
+        self.deliver: Callable[[], None] = lambda: None
         self._catch_up(mine)
 
     def head(self) -> str:
-        """A digest of all entries, but for what is each ledger's own."""
-        for record in self.own.records(after=self._read):
+        """A digest of all entries, but for what is each ledger's own; `seen` takes them over."""
+        added = self.own.records(after=self._read - 1)
+        self.seen.append(added)
+        for record in added:
             self._head.update(_line(record))
-            self._read = record.seq
+        self._read += len(added)
         return self._head.hexdigest()
 
     def change(self, title: str, question: Iterable[Any], work: Callable[[], T]) -> T:
         """`work()` of each rank, where all ledgers hold the same entries."""
-        return self._ranks.run_together(*self._asking(title, question), work)
+        with self._asking(title, question) as asked:
+            return self._ranks.run_together(*asked, work)
 
-    def _asking(self, title: str, question: Iterable[Any]) -> tuple[str, Iterable[Any]]:
+    @contextlib.contextmanager
+    def _asking(self, title: str, question: Iterable[Any]) -> Iterator[tuple[str, Iterable[Any]]]:
         """Title and question of a step on ledgers that hold the same entries."""
+        self.deliver()
         head = self.head()
-        return f"{title} after entry {self._read} ({head[:8]})", (head, *question)
+        try:
+            yield f"{title} with {self._read} ledger entries ({head[:8]})", (head, *question)
+        finally:
+            # Else the next step says so, to all ranks.
+            with contextlib.suppress(LedgerUnavailable):
+                self.head()
 
     def on_records(self, title: str, work: Callable[[], T]) -> T:
         """`work()` of each rank, which depends on its own records: where it raises, the others
@@ -245,21 +263,22 @@ class OwnLedger:
             numbers = np.concatenate([none, *(each.numbers.reshape(-1) for each in found)])
             return found, numbers, (self.head(), dump([each.law.to_json() for each in found]))
 
-        shares, total = self._ranks.total(*self._asking(title, question), drawn, most)
-        found = []
-        for share in shares:
-            part, total = np.split(total, [share.numbers.size])
-            law = cast(AdditiveDistribution, share.law)
-            std, quanta = (np.asarray(each) / law.grid for each in (law.std, share.quanta))
-            most_honest = MOST_SUM * quanta + _FAR * std + self._ranks.world_size
-            part = part.reshape(share.numbers.shape)
-            if (np.abs(part.astype(np.float64)) > most_honest).any():
-                raise RanksError(
-                    "the ranks' masks do not cancel: a rank sent something else. The charge stands,"
-                    " and nothing was released."
-                )
-            found.append(dataclasses.replace(share, numbers=part))
-        return publish(found)
+        with self._asking(title, question) as asked:
+            shares, total = self._ranks.total(*asked, drawn, most)
+            found = []
+            for share in shares:
+                part, total = np.split(total, [share.numbers.size])
+                law = cast(AdditiveDistribution, share.law)
+                std, quanta = (np.asarray(each) / law.grid for each in (law.std, share.quanta))
+                most_honest = MOST_SUM * quanta + _FAR * std + self._ranks.world_size
+                part = part.reshape(share.numbers.shape)
+                if (np.abs(part.astype(np.float64)) > most_honest).any():
+                    raise RanksError(
+                        "the ranks' masks do not cancel: a rank sent something else. The charge"
+                        " stands, and nothing was released."
+                    )
+                found.append(dataclasses.replace(share, numbers=part))
+            return publish(found)
 
     def _catch_up(self, mine: bytes) -> None:
         """Add the entries that the longest of all ledgers holds beyond this one's, `mine`."""
@@ -309,6 +328,7 @@ class OwnLedger:
         before = self._reserved()
         for entry in entries:
             _write(self.own, *entry)
+        self.head()
         charges = sum(kind == "charge" for kind, *_ in entries)
         warn(
             f"this rank's ledger took over {len(entries)} entries, {charges} of them charges, from"
@@ -318,8 +338,8 @@ class OwnLedger:
         )
 
     def _reserved(self) -> str:
-        facts = self.own.facts()
-        return f"{100 * float(largest_share(facts.total, self.own.cap)):.4g} %"
+        facts = self.seen.facts()
+        return f"{100 * float(largest_share(facts.total, self.seen.cap)):.4g} %"
 
 
 def _line(record: Record) -> bytes:
