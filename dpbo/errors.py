@@ -291,7 +291,7 @@ class RanksDisagree(RanksError):
             f"ranks requested different steps: rank 0 to {requested[0]}; {', '.join(others)}."
             " Nothing was charged. Every rank must run the same code with the same settings,"
             " seeds, models and versions, on machines of one kind. A score takes its device from"
-            " the records. Ranks that name other ledger entries must all be started again."
+            " the records. Ranks whose ledgers differ must all be started again."
         )
 
 

@@ -228,7 +228,7 @@ class Curator(Opaque):
         form = form_of(schema, example)
         promise = (birth.to_json(), birth.grouped, allow_conditional, allow_repeated)
         read = functools.partial(self._read, records, own_unit, birth, form, device)
-        view = self._ranks.run_together("make a Curator", promise, read)
+        view = self._ranks.run_together(f"make a Curator with {budget}", promise, read)
         public = birth.adjacency.replaces
         self.__view = self._ranks.count_units(view, own_unit.groups, public=public)
         repeatable = self._ranks.run_on_rank_0(

@@ -41,6 +41,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from dpbo._version import __version__
 from dpbo.entropy import system_entropy
 from dpbo.errors import (
     InputError,
@@ -111,6 +112,8 @@ class Ranks:
     Raises:
         InputError: torch.distributed is not initialised, or an argument is outside its range.
             RankLost: not all ranks came.
+        RanksDisagree: with trust="sum", ranks have another `tolerate` or version of dpbo, or some
+            alone compare fingerprints.
     """
 
     def __init__(
@@ -136,15 +139,6 @@ class Ranks:
             raise InputError("group", group, "one that this process belongs to")
         self._members = dist.get_process_group_ranks(self._data)
         self.world_size = len(self._members)
-        if trust not in TRUST:
-            raise InputError("trust", trust, f"one of {TRUST}")
-        if trust == "all" and not (tolerate == 1 and key is None and fingerprints is None):
-            raise UsageError("tolerate, key and fingerprints go with trust='sum' alone.")
-        if fingerprints is not None and key is None:
-            raise UsageError("fingerprints go with a key that was made before: give key=FILE.")
-        if trust == "sum" and not 1 <= tolerate < self.world_size:
-            allowed = f"from 1 to one less than the {self.world_size} ranks"
-            raise InputError("tolerate", tolerate, allowed)
         self.trust = trust
         self.tolerate = tolerate
         self._id = ""
@@ -156,6 +150,16 @@ class Ranks:
             self._control = dist.new_group(
                 self._members, timeout=timeout, backend="gloo", use_local_synchronization=True
             )
+        # From here on the others notice at once where a rank's program ends by an error.
+        if trust not in TRUST:
+            raise InputError("trust", trust, f"one of {TRUST}")
+        if trust == "all" and not (tolerate == 1 and key is None and fingerprints is None):
+            raise UsageError("tolerate, key and fingerprints go with trust='sum' alone.")
+        if fingerprints is not None and key is None:
+            raise UsageError("fingerprints go with a key that was made before: give key=FILE.")
+        if trust == "sum" and not 1 <= tolerate < self.world_size:
+            allowed = f"from 1 to one less than the {self.world_size} ranks"
+            raise InputError("tolerate", tolerate, allowed)
         # What is asked now, by which masks are keyed.
         self._asked = b""
         self._masks: Masks | None = None
@@ -163,6 +167,9 @@ class Ranks:
             # Its library comes with an extra.
             from dpbo.curator import secure_sum
 
+            compared = "without" if fingerprints is None else "with"
+            terms = f"tolerate={tolerate}, {compared} fingerprints, dpbo {__version__}"
+            self._require_same(f"meet with {terms}", ())
             exchange = self.all_gather
             self._masks = secure_sum.Masks(self.rank, tolerate, key, fingerprints, exchange)
 

@@ -193,7 +193,7 @@ def _read(file: str | pathlib.Path) -> X25519PrivateKey:
         raise InputError(
             "key",
             str(file),
-            "a readable file with an X25519 private key in PEM",
+            "a file that you may read, with an X25519 private key in PEM and without a password",
             "Make one: openssl genpkey -algorithm x25519 -out FILE.",
         )
     return key

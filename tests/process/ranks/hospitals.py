@@ -424,6 +424,8 @@ def refused(ranks, folder):
         lambda: Ranks(tolerate=2),
         lambda: Ranks(trust="sum", tolerate=ranks.world_size),
         lambda: Ranks(trust="sum", fingerprints=["00"]),
+        lambda: Ranks(trust="sum", tolerate=1 + (ranks.rank == 1)),
+        lambda: opened(ranks, budget=Budget.gdp(8.0 + (ranks.rank == 1))),
     )
     curator.release(mean(), NOISE)
     entries = seen(curator)

@@ -295,7 +295,8 @@ def test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_
     assert 1 not in {len(data) for rank in sent for _, data in rank}, "no mark goes in clear"
     for rank, each in enumerate(ranks):
         met, entries, changed, mine, stds, (fewer,) = each["value"]
-        choice, searched, fails, much, *events, some, tolerate, all_of_them, prints = met
+        choice, searched, fails, much, *others = met
+        *events, some, tolerate, all_of_them, prints, terms, budget = others
         assert choice[0] == searched[0] == "UsageError"
         assert "A sum shows every score" in choice[1]
         assert searched[1] == choice[1]
@@ -317,6 +318,9 @@ def test_what_one_rank_cannot_do_ends_on_all_and_no_other_learns_whose_fault_it_
         assert all("noise" in error[1] for error in events), "no share ever has such an event"
         refusals = [*events, some, all_of_them, tolerate, prints]
         assert [error[0] for error in refusals] == ["InputError"] * 4 + ["UsageError"] * 2
+        assert [terms[0], budget[0]] == ["RanksDisagree"] * 2
+        assert "rank 1 to meet with tolerate=2, without fingerprints" in terms[1]
+        assert "rank 1 to make a Curator with Budget(epsilon=None, delta=None, mu=9.0)" in budget[1]
         kinds = [kind for kind, _, _ in entries]
         assert kinds.count("charge") == 1
         assert kinds.count("reserve") == 0, "what is refused reserves nothing"
