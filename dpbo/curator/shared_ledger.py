@@ -35,6 +35,7 @@ T = TypeVar("T")
 _INSERT = table.insert()
 # In standard deviations: no honest total lies further from the records' own sum.
 _FAR = 40
+_NONE = np.zeros(0, dtype=np.int64)
 # What the body of an entry says of its own ledger or machine alone.
 _OWN = ("id", "cap", "run_by")
 
@@ -255,12 +256,10 @@ class OwnLedger:
             self.on_records("compare tables", compare)
             self._compared = True
 
-        none = np.zeros(0, dtype=np.int64)
-
         def drawn() -> tuple[list[Drawn], Integers, Any]:
             compare()
             found = draw()
-            numbers = np.concatenate([none, *(each.numbers.reshape(-1) for each in found)])
+            numbers = np.concatenate([_NONE, *(each.numbers.reshape(-1) for each in found)])
             return found, numbers, (self.head(), dump([each.law.to_json() for each in found]))
 
         with self._asking(title, question) as asked:
@@ -311,23 +310,31 @@ class OwnLedger:
                 " rank's: their ledgers hold others, or somebody changed a message. Nothing was"
                 f" written. {remedy}"
             )
-        self._ranks.run_together(
-            "catch up", (), lambda: self._add(longest, theirs[len(mine) :].splitlines())
-        )
+        lines = theirs[len(mine) :].splitlines()
+        self._ranks.run_together("catch up", (), lambda: self._add(longest, lines))
 
     def _add(self, rank: int, lines: Sequence[bytes]) -> None:
-        """Write the entries that another rank's ledger holds beyond this one's."""
-        if not lines:
-            return
+        """Write the entries that another rank's ledger holds beyond this one's, within its cap."""
         entries = list(map(json.loads, lines))
+        if not entries:
+            return
         if any(kind == "void" for kind, *_ in entries):
             raise UsageError(
                 f"rank {rank}'s ledger says that it guarantees nothing, and this rank's does not:"
                 " that is not taken over. Take new ledgers on all ranks."
             )
         before = self._reserved()
-        for entry in entries:
-            _write(self.own, *entry)
+        for kind, name, reservation, answers, body in entries:
+            if kind == "reserve":
+                reserved = Reserved.of(name, body)
+                # A parallel one is refused on ranks.
+                self.own.reserve(name, reserved.event, reserved.slots, reserved.terms)
+            elif kind == "charge":
+                self.own.charge(name, event_from_json(body.pop("event")), body, reservation)
+            elif kind == "value":
+                self.own.store(answers, name, body["values"])
+            else:
+                self.own.note(kind, name)
         self.head()
         charges = sum(kind == "charge" for kind, *_ in entries)
         warn(
@@ -347,25 +354,3 @@ def _line(record: Record) -> bytes:
     body = {name: value for name, value in record.body.items() if name not in _OWN}
     common = [record.kind, record.name, record.reservation, record.answers, body]
     return f"{dump(common)}\n".encode()
-
-
-def _write(
-    ledger: Ledger,
-    kind: str,
-    name: str,
-    reservation: str | None,
-    answers: int | None,
-    body: dict[str, Any],
-) -> None:
-    """Add another rank's entry as one of this ledger's own, within its cap."""
-    if kind == "reserve":
-        reserved = Reserved.of(name, body)
-        # A parallel one is refused on ranks.
-        ledger.reserve(name, reserved.event, reserved.slots, reserved.terms)
-    elif kind == "charge":
-        event = event_from_json(body.pop("event"))
-        ledger.charge(name, event, body, reservation)
-    elif kind == "value":
-        ledger.store(cast(int, answers), name, body["values"])
-    else:
-        ledger.note(kind, name)

@@ -1390,8 +1390,8 @@ SABOTAGES = (
     Sabotage(
         "masks do not depend on what was charged",
         where="dpbo.curator.shared_ledger:OwnLedger.release",
-        old="(self.head(), [each.law.to_json() for each in found])",
-        new="[each.law.to_json() for each in found]",
+        old="(self.head(), dump([each.law.to_json() for each in found]))",
+        new="dump([each.law.to_json() for each in found])",
         test=(
             "tests/process/ranks/test_hospitals.py"
             "::test_random_words_are_refused_and_a_chosen_shift_spoils_a_value_alone"
