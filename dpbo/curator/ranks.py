@@ -111,7 +111,7 @@ class Ranks:
 
     Raises:
         InputError: torch.distributed is not initialised, or an argument is outside its range.
-            RankLost: not all ranks came.
+        RankLost: not all ranks came.
         RanksDisagree: with trust="sum", ranks have another `tolerate` or version of dpbo, or some
             alone compare fingerprints.
     """

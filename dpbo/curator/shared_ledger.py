@@ -13,7 +13,6 @@ import numpy as np
 
 from dpbo.curator.ranks import OneProcess, Ranks
 from dpbo.curator.releasing import Drawn
-from dpbo.curator.statements import largest_share
 from dpbo.errors import (
     LedgerError,
     LedgerMismatch,
@@ -58,6 +57,9 @@ class LedgerCopy(Ledger):
         storage.persistent = persistent
         storage.identity = identity
         self._prepare(storage)
+        # Makes the table.
+        with storage.writing(create=True):
+            pass
         self.append(chain)
         with self._transaction() as connection:
             self._bind(connection)
@@ -65,7 +67,7 @@ class LedgerCopy(Ledger):
     def append(self, records: Sequence[Record]) -> None:
         """Take over records that were added to the ledger since."""
         if records:
-            with self.storage.writing(create=True) as connection:
+            with self.storage.writing() as connection:
                 connection.execute(_INSERT, [record.columns() for record in records])
 
     def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
@@ -323,7 +325,6 @@ class OwnLedger:
                 f"rank {rank}'s ledger says that it guarantees nothing, and this rank's does not:"
                 " that is not taken over. Take new ledgers on all ranks."
             )
-        before = self._reserved()
         for kind, name, reservation, answers, body in entries:
             if kind == "reserve":
                 reserved = Reserved.of(name, body)
@@ -339,14 +340,10 @@ class OwnLedger:
         charges = sum(kind == "charge" for kind, *_ in entries)
         warn(
             f"this rank's ledger took over {len(entries)} entries, {charges} of them charges, from"
-            f" rank {rank}'s. Reserved and charged are now {self._reserved()} of the budget, before"
-            f" {before}. If this rank released less together with the others, ask them why.",
+            f" rank {rank}'s. {self.seen.account()} If this rank released less together with the"
+            " others, ask them why.",
             UserWarning,
         )
-
-    def _reserved(self) -> str:
-        facts = self.seen.facts()
-        return f"{100 * float(largest_share(facts.total, self.seen.cap)):.4g} %"
 
 
 def _line(record: Record) -> bytes:
