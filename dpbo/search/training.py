@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import FitFailedWarning
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
 
 from dpbo.curator.curator import Curator
@@ -243,6 +244,8 @@ def public_form(X: Any, y: Any, *, classifier: bool) -> Form:
         labels = np.asarray(y)
     container = "series" if hasattr(labels, "iloc") else "array"
     if classifier and y is not None:
+        # Else measured numbers would be told as labels that the tables do not share.
+        check_classification_targets(labels)
         column = Column.of_classes(labels)
     elif getattr(labels.dtype, "kind", "") in "biuf" and isinstance(labels.dtype, np.dtype):
         # An error is measured on a line.

@@ -231,3 +231,9 @@ def test_what_is_the_curators_own_is_refused_beside_it(given):
     with pytest.raises(InputError, match=f"^{name}=.*left out with a Curator"):
         search.fit(*TRAIN, curator)
     assert not curator.ledger.used()
+
+
+def test_a_classifier_is_not_given_measured_labels():
+    """They would be told as labels that the tables do not share."""
+    with pytest.raises(ValueError, match="Unknown label type: continuous"):
+        make(test_size=0.25).fit(X, X[:, 0])
