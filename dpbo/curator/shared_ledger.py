@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
+import sqlalchemy as sa
 
 from dpbo.curator.ranks import OneProcess, Ranks
 from dpbo.curator.releasing import Drawn
@@ -30,8 +31,8 @@ from dpbo.queries.integers import MOST_SUM
 from dpbo.validation import warn
 
 T = TypeVar("T")
-# To build a statement takes longer than to execute it.
-_INSERT = table.insert()
+# Of a copy, in SQLite. An interrupt may come after the commit.
+_INSERT = table.insert().prefix_with("OR IGNORE")
 # In standard deviations: no honest total lies further from the records' own sum.
 _FAR = 40
 _NONE = np.zeros(0, dtype=np.int64)
@@ -50,6 +51,9 @@ class LedgerCopy(Ledger):
         chain: the ledger's records from its birth on.
         persistent: whether the ledger outlives its process.
         identity: of its storage.
+
+    Attributes:
+        newest: the number of the newest record.
     """
 
     def __init__(self, chain: Sequence[Record], *, persistent: bool, identity: str) -> None:
@@ -60,6 +64,7 @@ class LedgerCopy(Ledger):
         # Makes the table.
         with storage.writing(create=True):
             pass
+        self._waiting = list[Record]()
         self.append(chain)
         with self._transaction() as connection:
             self._bind(connection)
@@ -67,8 +72,20 @@ class LedgerCopy(Ledger):
     def append(self, records: Sequence[Record]) -> None:
         """Take over records that were added to the ledger since."""
         if records:
-            with self.storage.writing() as connection:
-                connection.execute(_INSERT, [record.columns() for record in records])
+            with self.storage.lock:
+                self._waiting += records
+                self.newest = records[-1].seq
+
+    @contextlib.contextmanager
+    def _transaction(self, **kind: bool) -> Iterator[sa.Connection]:
+        with self.storage.lock:
+            # Written when somebody reads: a release alone adds records twice.
+            if self._waiting:
+                with self.storage.writing() as connection:
+                    connection.execute(_INSERT, [record.columns() for record in self._waiting])
+                self._waiting = []
+            with super()._transaction(**kind) as connection:
+                yield connection
 
     def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         raise LedgerError(
@@ -114,7 +131,7 @@ class SharedLedger:
         copy = self._copy
         if copy is None:
             return work()
-        last = copy.head().seq
+        last = copy.newest
 
         def attempt() -> tuple[T | None, PrivacyError | None, list[Record]]:
             value = None
@@ -190,7 +207,6 @@ class OwnLedger:
         self.own, records = ranks.run_together("open the ledger", (), opened)
         storage = self.own.storage
         self.seen = LedgerCopy(records, persistent=storage.persistent, identity=storage.identity)
-        self._read = len(records)
         mine = b"".join(map(_line, records))
         self._head = hashlib.sha256(mine)
         self._compared = False
@@ -199,12 +215,13 @@ class OwnLedger:
 
     def head(self) -> str:
         """A digest of all entries, but for what is each ledger's own; `seen` takes them over."""
-        added = self.own.records(after=self._read - 1)
-        self.seen.append(added)
+        added = self.own.records(after=self.seen.newest)
+        head = self._head.copy()
         for record in added:
-            self._head.update(_line(record))
-        self._read += len(added)
-        return self._head.hexdigest()
+            head.update(_line(record))
+        self.seen.append(added)
+        self._head = head
+        return head.hexdigest()
 
     def change(self, title: str, question: Iterable[Any], work: Callable[[], T]) -> T:
         """`work()` of each rank, where all ledgers hold the same entries."""
@@ -217,7 +234,8 @@ class OwnLedger:
         self.deliver()
         head = self.head()
         try:
-            yield f"{title} with {self._read} ledger entries ({head[:8]})", (head, *question)
+            entries = f"{self.seen.newest + 1} ledger entries ({head[:8]})"
+            yield f"{title} with {entries}", (head, *question)
         finally:
             # Else the next step says so, to all ranks.
             with contextlib.suppress(LedgerUnavailable):
