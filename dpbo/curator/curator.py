@@ -306,8 +306,8 @@ class Curator(Opaque):
 
     @property
     def ledger(self) -> Ledger:
-        """What was promised, charged and released; on several ranks a copy of the first one's, or
-        with `Ranks(trust="sum")` of this rank's own, as all saw it last.
+        """What was promised, charged and released; on several ranks a copy of the first one's, as
+        all saw it last.
         """
         return self._shared.seen
 

@@ -21,7 +21,6 @@ from dpbo.events import (
     Event,
     GaussianEvent,
     PoissonGaussianEvent,
-    RolesEvent,
 )
 from dpbo.mechanisms.additive import LEAST_MULTIPLIER, AdditiveMechanism
 from dpbo.mechanisms.choice import ChoiceMechanism
@@ -37,8 +36,8 @@ Noise = Event | Mechanism | KindOfNoise
 Kind = TypeVar("Kind", bound=AdditiveMechanism | ChoiceMechanism)
 # a multiplier at which a release costs next to nothing, under any filter that knows its cost
 _QUIET = 1e9
-# What noise in shares costs, also on records of several roles.
-_OF_SHARES = (GaussianEvent, DiscreteLaplaceEvent, RolesEvent)
+# What noise in shares costs.
+_OF_SHARES = (GaussianEvent, DiscreteLaplaceEvent)
 
 
 def share_of_cap(ledger: Ledger, budget: BudgetOrShare) -> Fraction:

@@ -577,7 +577,7 @@ def _told(method: Callable[..., T]) -> Callable[..., T]:
             if not ranks.told:
                 # What this rank raised counts, also where another one is lost.
                 with contextlib.suppress(RanksError):
-                    ranks.run_on_rank_0("stop for an error that its output shows", (), lambda: None)
+                    ranks.run_on_rank_0("stop for an error of its own", (), lambda: None)
                 # A method that called this one has nothing to add.
                 ranks.told = True
             raise

@@ -6,11 +6,10 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
-import sqlalchemy as sa
 
 from dpbo.curator.ranks import OneProcess, Ranks
 from dpbo.curator.releasing import Drawn
@@ -31,29 +30,24 @@ from dpbo.queries.integers import MOST_SUM
 from dpbo.validation import warn
 
 T = TypeVar("T")
-# Of a copy, in SQLite. An interrupt may come after the commit.
-_INSERT = table.insert().prefix_with("OR IGNORE")
+_INSERT = table.insert()
 # In standard deviations: no honest total lies further from the records' own sum.
 _FAR = 40
-_NONE = np.zeros(0, dtype=np.int64)
 # What the body of an entry says of its own ledger or machine alone.
 _OWN = ("id", "cap", "run_by")
 
 
 class LedgerCopy(Ledger):
-    """A copy in memory of the ledger of several ranks, which is public, as all ranks saw it last.
-    It refuses to be written to.
+    """A copy in memory of rank 0's ledger, which is public, as all ranks saw it last. It refuses to
+    be written to.
 
     Algorithms read it to decide what to do next. As it is the same on every rank, every rank
-    decides the same, without asking the others, and no read fails on one rank alone.
+    decides the same, without asking the others.
 
     Args:
         chain: the ledger's records from its birth on.
-        persistent: whether the ledger outlives its process.
-        identity: of its storage.
-
-    Attributes:
-        newest: the number of the newest record.
+        persistent: whether rank 0's ledger outlives its process.
+        identity: of rank 0's storage.
     """
 
     def __init__(self, chain: Sequence[Record], *, persistent: bool, identity: str) -> None:
@@ -64,28 +58,15 @@ class LedgerCopy(Ledger):
         # Makes the table.
         with storage.writing(create=True):
             pass
-        self._waiting = list[Record]()
         self.append(chain)
         with self._transaction() as connection:
             self._bind(connection)
 
     def append(self, records: Sequence[Record]) -> None:
-        """Take over records that were added to the ledger since."""
+        """Take over records that were added to rank 0's ledger since."""
         if records:
-            with self.storage.lock:
-                self._waiting += records
-                self.newest = records[-1].seq
-
-    @contextlib.contextmanager
-    def _transaction(self, **kind: bool) -> Iterator[sa.Connection]:
-        with self.storage.lock:
-            # Written when somebody reads: a release alone adds records twice.
-            if self._waiting:
-                with self.storage.writing() as connection:
-                    connection.execute(_INSERT, [record.columns() for record in self._waiting])
-                self._waiting = []
-            with super()._transaction(**kind) as connection:
-                yield connection
+            with self.storage.writing() as connection:
+                connection.execute(_INSERT, [record.columns() for record in records])
 
     def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         raise LedgerError(
@@ -131,7 +112,7 @@ class SharedLedger:
         copy = self._copy
         if copy is None:
             return work()
-        last = copy.newest
+        last = copy.head().seq
 
         def attempt() -> tuple[T | None, PrivacyError | None, list[Record]]:
             value = None
@@ -186,10 +167,9 @@ class OwnLedger:
         opening: opens this rank's ledger.
 
     Attributes:
-        own: this rank's ledger.
-        seen: a copy of it, as the last step left it.
-        deliver: stores what this rank drew while its ledger was out of reach, before each step:
-            the others have stored it.
+        own, seen: this rank's ledger.
+        deliver: stores what this rank drew while its ledger was out of reach, before each step that
+            compares ledgers: the others have stored it.
 
     Raises:
         LedgerMismatch: this ledger and another rank's hold different entries.
@@ -200,46 +180,34 @@ class OwnLedger:
     def __init__(self, ranks: Ranks, opening: Callable[[], Ledger]) -> None:
         self._ranks = ranks
 
-        def opened() -> tuple[Ledger, list[Record]]:
+        def opened() -> tuple[Ledger, bytes]:
             ledger = opening()
-            return ledger, ledger.records()
+            return ledger, b"".join(map(_line, ledger.records()))
 
-        self.own, records = ranks.run_together("open the ledger", (), opened)
-        storage = self.own.storage
-        self.seen = LedgerCopy(records, persistent=storage.persistent, identity=storage.identity)
-        mine = b"".join(map(_line, records))
-        self._head = hashlib.sha256(mine)
+        self.own, mine = ranks.run_together("open the ledger", (), opened)
+        self.seen = self.own
+        self._head = hashlib.sha256()
+        self._read = -1
         self._compared = False
         self.deliver: Callable[[], None] = lambda: None
         self._catch_up(mine)
 
     def head(self) -> str:
-        """A digest of all entries, but for what is each ledger's own; `seen` takes them over."""
-        added = self.own.records(after=self.seen.newest)
-        head = self._head.copy()
-        for record in added:
-            head.update(_line(record))
-        self.seen.append(added)
-        self._head = head
-        return head.hexdigest()
+        """A digest of all entries, but for what is each ledger's own."""
+        for record in self.own.records(after=self._read):
+            self._head.update(_line(record))
+            self._read = record.seq
+        return self._head.hexdigest()
 
     def change(self, title: str, question: Iterable[Any], work: Callable[[], T]) -> T:
         """`work()` of each rank, where all ledgers hold the same entries."""
-        with self._asking(title, question) as asked:
-            return self._ranks.run_together(*asked, work)
+        return self._ranks.run_together(*self._asking(title, question), work)
 
-    @contextlib.contextmanager
-    def _asking(self, title: str, question: Iterable[Any]) -> Iterator[tuple[str, Iterable[Any]]]:
+    def _asking(self, title: str, question: Iterable[Any]) -> tuple[str, Iterable[Any]]:
         """Title and question of a step on ledgers that hold the same entries."""
         self.deliver()
         head = self.head()
-        try:
-            entries = f"{self.seen.newest + 1} ledger entries ({head[:8]})"
-            yield f"{title} with {entries}", (head, *question)
-        finally:
-            # Else the next step says so, to all ranks.
-            with contextlib.suppress(LedgerUnavailable):
-                self.head()
+        return f"{title} after entry {self._read} ({head[:8]})", (head, *question)
 
     def on_records(self, title: str, work: Callable[[], T]) -> T:
         """`work()` of each rank, which depends on its own records: where it raises, the others
@@ -276,28 +244,29 @@ class OwnLedger:
             self.on_records("compare tables", compare)
             self._compared = True
 
+        none = np.zeros(0, dtype=np.int64)
+
         def drawn() -> tuple[list[Drawn], Integers, Any]:
             compare()
             found = draw()
-            numbers = np.concatenate([_NONE, *(each.numbers.reshape(-1) for each in found)])
+            numbers = np.concatenate([none, *(each.numbers.reshape(-1) for each in found)])
             return found, numbers, (self.head(), dump([each.law.to_json() for each in found]))
 
-        with self._asking(title, question) as asked:
-            shares, total = self._ranks.total(*asked, drawn, most)
-            found = []
-            for share in shares:
-                part, total = np.split(total, [share.numbers.size])
-                law = cast(AdditiveDistribution, share.law)
-                std, quanta = (np.asarray(each) / law.grid for each in (law.std, share.quanta))
-                most_honest = MOST_SUM * quanta + _FAR * std + self._ranks.world_size
-                part = part.reshape(share.numbers.shape)
-                if (np.abs(part.astype(np.float64)) > most_honest).any():
-                    raise RanksError(
-                        "the ranks' masks do not cancel: a rank sent something else. The charge"
-                        " stands, and nothing was released."
-                    )
-                found.append(dataclasses.replace(share, numbers=part))
-            return publish(found)
+        shares, total = self._ranks.total(*self._asking(title, question), drawn, most)
+        found = []
+        for share in shares:
+            part, total = np.split(total, [share.numbers.size])
+            law = cast(AdditiveDistribution, share.law)
+            std, quanta = (np.asarray(each) / law.grid for each in (law.std, share.quanta))
+            most_honest = MOST_SUM * quanta + _FAR * std + self._ranks.world_size
+            part = part.reshape(share.numbers.shape)
+            if (np.abs(part.astype(np.float64)) > most_honest).any():
+                raise RanksError(
+                    "the ranks' masks do not cancel: a rank sent something else. The charge stands,"
+                    " and nothing was released."
+                )
+            found.append(dataclasses.replace(share, numbers=part))
+        return publish(found)
 
     def _catch_up(self, mine: bytes) -> None:
         """Add the entries that the longest of all ledgers holds beyond this one's, `mine`."""
@@ -354,11 +323,10 @@ class OwnLedger:
                 self.own.store(answers, name, body["values"])
             else:
                 self.own.note(kind, name)
-        self.head()
         charges = sum(kind == "charge" for kind, *_ in entries)
         warn(
             f"this rank's ledger took over {len(entries)} entries, {charges} of them charges, from"
-            f" rank {rank}'s. {self.seen.account()} If this rank released less together with the"
+            f" rank {rank}'s. {self.own.account()} If this rank released less together with the"
             " others, ask them why.",
             UserWarning,
         )

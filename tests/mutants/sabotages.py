@@ -1400,8 +1400,8 @@ SABOTAGES = (
     Sabotage(
         "hospitals' ledgers are not compared",
         where="dpbo.curator.shared_ledger:OwnLedger._asking",
-        old='yield f"{title} with {self._read} ledger entries ({head[:8]})", (head, *question)',
-        new="yield title, question",
+        old='return f"{title} after entry {self._read} ({head[:8]})", (head, *question)',
+        new="return title, question",
         test=(
             "tests/process/ranks/test_hospitals.py"
             "::test_a_ledger_that_differs_stops_all_and_a_lost_one_is_filled_again"

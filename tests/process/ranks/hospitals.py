@@ -276,8 +276,8 @@ def garbage(ranks, folder):
 
 
 def unpaid(ranks, folder):
-    """Rank 1 cannot read its ledger between two steps of one release; then it reads what was
-    released while its file is gone; then it cannot store a value that the others got.
+    """Rank 1 cannot read its ledger between two steps of one release, and of one reservation. Then
+    it cannot store a value that the others got.
 
     Then it lacks memory for its share; then for that of a second handle alone; then its ledger
     cannot be read again; then it cannot write to it when it is to charge: what the others met, and
@@ -294,17 +294,11 @@ def unpaid(ranks, folder):
         return met and met[0]
 
     first = curator.evaluate(mean())
-    between = fails(OwnLedger, "head", 3, lambda: curator.release(first, NOISE))
-    plan = curator.reserve("plan", NOISE, slots=2, query=mean())
-    plan.release(mean())
-    file = folder / f"{ranks.rank}.db"
-    if ranks.rank == 1:
-        file.rename(folder / "gone")
-    counted = [plan.used, len(plan.values), plan.remaining]
-    (gone,) = met_by(lambda: plan.lost)
-    if ranks.rank == 1:
-        (folder / "gone").rename(file)
-    counted.append(plan.lost)
+    plan = functools.partial(curator.reserve, "plan", NOISE, slots=1)
+    between = [
+        fails(OwnLedger, "head", 2, lambda: curator.release(first, NOISE)),
+        fails(Ledger, "reservation", 1, plan),
+    ]
     handle = curator.evaluate(mean())
     stored = fails(Ledger, "store", 1, lambda: curator.release(handle, NOISE))
     after = met_by(lambda: curator.evaluate(mean()))[0] if ranks.rank != 1 else None
@@ -326,7 +320,7 @@ def unpaid(ranks, folder):
         words = np.abs(read[-1].astype(np.float64)).tolist()
         found.append([met, words, len(charges(curator.ledger))])
     lost = fails(Masks, "masked", 1, lambda: curator.evaluate(mean()))
-    return [between, gone, counted, stored, after, alike, found, lost]
+    return [between, stored, after, alike, found, lost]
 
 
 def failing(plain, times):
