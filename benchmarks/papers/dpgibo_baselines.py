@@ -44,7 +44,8 @@ from dpbo.testing import SeededEntropy
 
 TUNING = (100, 101)
 FEW = 5_000
-# above it the choice of this d holds: steps and clips are in units that follow d
+# above it the choice of this d holds: steps and clips are in units that follow d, though not far
+# enough for samples
 WIDEST = 100
 OURS = "DP-GIBO"
 # of people in a step: everybody, or what is tried where a step samples them
