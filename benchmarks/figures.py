@@ -155,9 +155,9 @@ class Figures:
         rows = self.value("end_to_end > rows")
         return "; ".join(row["work"] for row in rows if row["reached"] == "no")
 
-    def date(self, name: str) -> str:
-        """When the rows of a file were measured."""
-        return self._file(name)["date"]
+    def date(self, name: str, part: str = "") -> str:
+        """When the rows of a file were measured, or those of a part that was by itself."""
+        return (self._file(name)["parts"][part] if part else self._file(name))["date"]
 
     def program(self, name: str) -> str:
         """Which program made the rows of a decided question, and its last commit."""
@@ -220,14 +220,15 @@ class Figures:
         )
 
     def table(self, name: str) -> str:
-        """A table by its name in `TABLES`, or else the rows at a place, repetitions as their mean
-        and standard error.
+        """A table by its name in `TABLES`, or else the rows at a place, which may have names;
+        repetitions as their mean and standard error.
         """
         if name in TABLES:
             return TABLES[name](self)
-        return table_of(
-            [{title: _cell(cell) for title, cell in row.items()} for row in self.value(name)]
-        )
+        rows = self.value(name)
+        if isinstance(rows, dict):
+            rows = [{"": title, **row} for title, row in rows.items()]
+        return table_of([{title: _cell(cell) for title, cell in row.items()} for row in rows])
 
     def of_serial_time(self, workers: str) -> str:
         """Wall time of a search with workers over that of the serial one."""
@@ -411,15 +412,6 @@ def _regrets_by_r(figures: Figures) -> str:
     return markdown(["problem, epsilon", *["r: printed, ours (error)"] * 6], rows)
 
 
-def _noisy(figures: Figures) -> str:
-    """C.5's losses."""
-    rows = [
-        [name, each["mean"], each["se"], each["median"]]
-        for name, each in figures.value("dpgibo > noisy > losses").items()
-    ]
-    return markdown(["true loss", "mean", "standard error", "median"], rows)
-
-
 def _starts(figures: Figures) -> str:
     """4.3 with other settings, on fresh seeds."""
     found = figures.value("dpgibo_settings > settings")
@@ -438,9 +430,9 @@ def _gap_of(row: Row) -> str:
     return f"{row['mean']:+.2g} ({row['se']:.1g})"
 
 
-def _baselines(figures: Figures) -> str:
+def _peers(figures: Figures, steps: str) -> str:
     """DP-GIBO beside zeroth-order descent and DP-SGD: excess losses, and DP-GIBO's less theirs."""
-    cells = figures.value("dpgibo > baselines > cells")
+    cells = figures.value(f"dpgibo > {steps} > cells")
     rows = []
     for cell in cells:
         row = [f"{cell['d']}, {cell['n']:,}", cell["losses"]["DP-GIBO"]["n"], cell["start"]]
@@ -449,29 +441,6 @@ def _baselines(figures: Figures) -> str:
             row.append(f"{each['mean']:.2g}{'; ' + _gap_of(gap) if gap else ''}")
         rows.append(row)
     return markdown(["d, people", "runs", "start", *cells[0]["losses"]], rows)
-
-
-def _samples(figures: Figures) -> str:
-    """Zeroth-order descent with a sample at each step, beside everybody at each step and
-    DP-GIBO.
-    """
-    everybody = {
-        (cell["d"], cell["n"]): cell["losses"]
-        for cell in figures.value("dpgibo > baselines > cells")
-    }
-    rows = []
-    for cell in figures.value("dpgibo > samples > cells"):
-        d, n, losses = (cell[name] for name in ("d", "n", "losses"))
-        row = [f"{d}, {n:,}", losses["DPZero"]["n"]]
-        row += [f"{losses[name]['mean']:.2g}" for name in ("DP-GIBO", "DP-GIBO, defaults")]
-        for name in ("DPZero", "DP-ZO"):
-            row.append(f"{everybody[d, n][name]['mean']:.2g}")
-            gap = cell["gaps"].get(name)
-            row.append(f"{losses[name]['mean']:.2g}; {_gap_of(gap)}" if gap else "not run")
-        rows.append(row)
-    header = ["d, people", "runs", "DP-GIBO", "DP-GIBO, defaults"]
-    ways = [f"{name}, {how}" for name in ("DPZero", "DP-ZO") for how in ("everybody", "samples")]
-    return markdown([*header, *ways], rows)
 
 
 def _zoo_in_short(figures: Figures) -> str:
@@ -636,11 +605,10 @@ def _gradients_on_a_gpu(figures: Figures) -> str:
 TABLES: dict[str, Callable[[Figures], str]] = {
     "noise by units": _noise_by_units,
     "regrets by r": _regrets_by_r,
-    "noisy observations": _noisy,
     "private BO": _private_bo,
     "ways for 4.3": _starts,
-    "baselines": _baselines,
-    "samples": _samples,
+    "baselines": functools.partial(_peers, steps="baselines"),
+    "samples": functools.partial(_peers, steps="samples"),
     "zoo in short": _zoo_in_short,
     "zoo kept back": _zoo_kept_back,
     "tested in short": _tested_in_short,

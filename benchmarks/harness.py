@@ -12,6 +12,7 @@ import os
 import pathlib
 import platform
 import statistics
+import subprocess
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -226,13 +227,37 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def record(name: str, figures: Mapping[str, Any], chosen: argparse.Namespace) -> None:
-    """Write the summary of the figures where --json asks for it."""
+def _commit() -> str:
+    """Of the checkout that the benchmark runs from."""
+    folder = pathlib.Path(__file__).parent
+    command = ("git", "-C", str(folder), "rev-parse", "--short=8", "HEAD")
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stdout.strip()
+
+
+def record(
+    name: str, figures: Mapping[str, Any], chosen: argparse.Namespace, *, part: bool = False
+) -> None:
+    """Write the summary of the figures where --json asks for it.
+
+    A `part` of a benchmark takes its place among the figures of a file that is there, and the
+    file's "parts" say when it was measured and with which commit.
+    """
     if chosen.json is None:
+        return
+    stamp = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": _commit(),
+    }
+    if part and chosen.json.exists():
+        stored = json.loads(chosen.json.read_text())
+        stored["figures"] |= summary(figures)
+        stored["parts"] = stored.get("parts", {}) | dict.fromkeys(figures, stamp)
+        chosen.json.write_text(as_lines(stored) + "\n")
         return
     where = {
         "benchmark": name,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        **stamp,
         "machine": {
             "processor": platform.processor() or platform.machine(),
             "cores": os.cpu_count(),

@@ -34,6 +34,7 @@ from torch.nn.utils.rnn import pad_sequence
 from benchmarks.harness import table, with_bar
 from benchmarks.papers import dpgibo_problems as problems
 from benchmarks.papers.dpgibo_problems import Problem
+from benchmarks.papers.peers import STREAM
 from dpbo import Budget
 from dpbo.accounting import compose
 from dpbo.accounting.gdp import epsilon_at
@@ -43,15 +44,14 @@ from dpbo.testing import SeededEntropy
 
 TUNING = (100, 101)
 FEW = 5_000
-# above it the choice of this d holds: steps and clips are in units that follow d
+# above it the choice of this d holds: steps and clips are in units that follow d, though not far
+# enough for samples
 WIDEST = 100
 OURS = "DP-GIBO"
 # of people in a step: everybody, or what is tried where a step samples them
 ALL = (1.0,)
 SHARES = (0.1, 0.02)
 ZEROTH = ("DPZero", "DP-ZO")
-# samples have seeds of their own
-_SAMPLES = 10**6
 # of runs at once
 _LOSSES = 10**7
 
@@ -193,7 +193,7 @@ def zeroth_order(
     whole = T * (d + 1) // 2
     (share,) = {own.share for own in choices}
     steps = round(whole / share)
-    samplers = [torch.Generator().manual_seed(_SAMPLES + seed) for seed in seeds]
+    samplers = [torch.Generator().manual_seed(2 * STREAM + seed) for seed in seeds]
     noise_of_sum = 2 * math.sqrt(whole) / mu
     if share < 1:
         noise_of_sum *= math.sqrt(share) * noise_of_samples(whole, share, mu)
@@ -256,7 +256,7 @@ def descended(
     columns = [(own.clip * task.reach, own.rate(d, steps, task.reach)) for own in choices]
     clip, rate = torch.tensor(columns, dtype=torch.float64).unsqueeze(-1).unbind(1)
     adagrad = torch.tensor([[own.adagrad] for own in choices])
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    generators = [torch.Generator().manual_seed(STREAM + seed) for seed in seeds]
     squares = torch.zeros_like(z)
     kept = torch.zeros_like(z)
     tail = max(1, steps // 4)

@@ -93,6 +93,8 @@ CANDIDATES = 65
 START_SHARE = 0.2
 LEVELS = (0.05, 1.0, INF)
 MODEL_SIGMAS = (0.01, 1.0, 1e-4)
+SEARCH = "PrivateObjective + TuRBO"
+PRIVATE = f"{SEARCH}, mu 1"
 EXPERIMENTS = ("4.1", "4.2", "4.3", "4.4", "noisy", "settings", "baselines", "samples")
 
 
@@ -137,7 +139,6 @@ SMOKE = Sizes(
     steps_svm=2,
     levels=(1.0, INF),
     peer_levels=(1.0,),
-    searches=True,
 )
 
 
@@ -398,17 +399,19 @@ def noisy(seeds: Sequence[int], sizes: Sizes) -> list[Replication]:
     done = [Replication() for _ in seeds]
     b = sizes.scales + 1
     for name, settings, _ in NAMED[:2]:
-        for sigma in MODEL_SIGMAS if name == "paper" else MODEL_SIGMAS[:1]:
+        several = name == "paper" and not sizes.searches
+        for sigma in MODEL_SIGMAS if several else MODEL_SIGMAS[:1]:
             runs = gibo(seen, 1.0, settings, sizes.steps, b, seeds, noise=sigma**2)
             add(done, f"GIBO {name}, sigma {sigma:g}", truths, runs)
     for own, problem, truth, seed in one_by_one(done, seen, truths, seeds):
+        own.losses["start"] = truth.value(truth.start)
+        if sizes.searches:
+            _searches(own, problem, sizes.evaluations, b, seed, (1.0,), truth)
+            continue
         found, own.curves["loss, random"] = peers.openly(
             problem, peers.random_search, sizes.evaluations, b, seed, truth
         )
         own.losses["random"] = truth.value(found)
-        if sizes.searches:
-            _searches(own, problem, sizes.evaluations, b, seed, (1.0,), truth)
-        own.losses["start"] = truth.value(truth.start)
     return done
 
 
@@ -446,7 +449,7 @@ def _searches(
     """PrivateObjective + TuRBO at the same mu and number of evaluations."""
     for mu in levels:
         found, curator = peers.privately(problem, peers.turbo, evaluations, q, seed, mu)
-        done.losses[f"PrivateObjective + TuRBO, mu {mu:g}"] = (truth or problem).value(found)
+        done.losses[f"{SEARCH}, mu {mu:g}"] = (truth or problem).value(found)
         done.extra[f"TuRBO's releases, mu {mu:g}"] = float(curator.ledger.used()["objective"])
 
 
@@ -465,7 +468,7 @@ def _bias_and_noise(
     """
     posterior = GradientPosterior(kernel, 0.0, jitter=PAPER.jitter)
     theta = problem.start
-    random = torch.Generator().manual_seed(seed)
+    random = torch.Generator().manual_seed(peers.STREAM + seed)
     design = GIBODesign(problem.bounds, 3, PAPER)
     n, d = problem.records.shape
     std = 2 * math.sqrt(steps) / (n * mu)

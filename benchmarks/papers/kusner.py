@@ -25,7 +25,9 @@ Algorithm 1 is for gains that are no mean of bounded scores, where a promise und
 enough and epsilon is 100 or more; (c) for means of bounded scores, from two records on, or (e)
 where fits are dear; Algorithm 3 for the value alone, on its whole grid.
 
-    python -m benchmarks.papers.kusner [--smoke] [--seed N] [--json FILE] [--plot DIR]
+    python -m benchmarks.papers.kusner [--smoke] [--seed N] [--json FILE] [--plot DIR] [--costly]
+
+--costly: (e) alone, among the figures of a FILE that is there.
 """
 
 import argparse
@@ -43,6 +45,7 @@ from benchmarks.papers import kusner_printed
 from benchmarks.papers import kusner_problems as problems
 from benchmarks.papers import kusner_tuning as tuning
 from benchmarks.papers.kusner_problems import DELTA, EVALUATIONS, KAPPA, NOISE, REACH
+from benchmarks.papers.peers import STREAM
 from dpbo.algorithms import search_then_choose
 from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.mechanisms.mechanism import Mechanism
@@ -460,10 +463,12 @@ def through_the_curator(count: int, m: int, times: int, seed: int) -> Figures:
     )
 
 
-def costly(count: int, sizes: tuple[int, ...], functions: int, seed: int) -> Figures:
+def costly(chosen: argparse.Namespace) -> Figures:
     """(e): where each candidate costs a fit. A search and a choice, the choice alone on as many
     random candidates, and on all of them.
     """
+    count, sizes, functions = (100, (1_000,), 2) if chosen.smoke else (1_000, (1_000, 10_000), 50)
+    seed = chosen.seed
     drawn = problems.draws(count, functions, torch.Generator().manual_seed(seed + 2))
     grid = problems.grid_of(count)
     fits = SEARCH["evaluations"] + SEARCH["finalists"]
@@ -472,7 +477,8 @@ def costly(count: int, sizes: tuple[int, ...], functions: int, seed: int) -> Fig
     rows = []
     for m, epsilon in ((m, epsilon) for m in sizes for epsilon in EPSILONS[1:3]):
         losses_of = [
-            _costly_losses(f, grid, m, epsilon, fits, seed + turn) for turn, f in enumerate(drawn)
+            _costly_losses(f, grid, m, epsilon, fits, STREAM + seed + turn)
+            for turn, f in enumerate(drawn)
         ]
         lost = [list(arm) for arm in zip(*losses_of, strict=True)]
         gap = [a - b for a, b, _ in losses_of]
@@ -545,8 +551,11 @@ def picture(samples: dict[int, Any], sizes: tuple[int, ...], chosen: argparse.Na
 
 
 def main(arguments: list[str] | None = None) -> None:
-    chosen = options(__doc__, arguments)
+    chosen = options(__doc__, arguments, costly=False)
     torch.set_num_threads(1)
+    if chosen.costly:
+        record("kusner", costly(chosen), chosen, part=True)
+        return
     counts = {100: 20} if chosen.smoke else {100: 2_000, 1_000: 1_000, 10_000: 300}
     sizes = (1_000,) if chosen.smoke else (1_000, 10_000, 100_000)
     samples = {count: sampled(count, runs, sizes, chosen.seed) for count, runs in counts.items()}
@@ -555,9 +564,7 @@ def main(arguments: list[str] | None = None) -> None:
     figures |= public_design({100: 20} if chosen.smoke else {100: 600, 1_000: 400}, chosen.seed)
     figures |= last_and_largest(100, 5 if chosen.smoke else 400, chosen.seed)
     figures |= through_the_curator(100, 1_000, 2 if chosen.smoke else 40, chosen.seed)
-    figures |= costly(
-        100 if chosen.smoke else 1_000, sizes[:2], 2 if chosen.smoke else 20, chosen.seed
-    )
+    figures |= costly(chosen)
     census = None if chosen.smoke else tuning.adult()
     for problem in (tuning.breast_cancer(), census):
         figures |= (

@@ -33,8 +33,9 @@ from dpbo.objective import NoiseWarning, PrivateObjective
 
 Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
 Search = Callable[["Told", int, int], Tensor]
-# Added to the seeds of searches.
-_STREAM = 1_000_000
+# Added to the seeds of peers, once for each purpose: the first numbers of a problem's own stream
+# may be its optimum or its records.
+STREAM = 1_000_000
 
 
 class Told:
@@ -239,11 +240,10 @@ def _run(
     problem: Problem, objective: Objective, search: Search, evaluations: int, q: int, seed: int
 ) -> Tensor:
     told = Told(objective, problem.bounds, problem.start)
-    # Apart from the problem's own stream, whose first numbers may be its optimum. And no advice on
-    # stalled line searches and jitter.
-    with manual_seed(_STREAM + seed), warnings.catch_warnings(action="ignore"):
+    # No advice on stalled line searches and jitter.
+    with manual_seed(STREAM + seed), warnings.catch_warnings(action="ignore"):
         if search is not random_search:
-            told.begin(min(2 * q, evaluations), seed)
+            told.begin(min(2 * q, evaluations), STREAM + seed)
         return search(told, evaluations, q)
 
 

@@ -372,7 +372,7 @@ def picture(drawn: dict[problems.Problem, Curves], folder: pathlib.Path) -> None
 
 def main(arguments: list[str] | None = None) -> None:
     chosen = options(__doc__, arguments, runs=50, claims=False)
-    torch.set_num_threads(1 if chosen.smoke else min(2, os.cpu_count() or 1))
+    torch.set_num_threads(1 if chosen.smoke else min(2, torch.get_num_threads()))
     start = time.perf_counter()
     every = experiments(chosen)
     figures: Figures = {}

@@ -65,6 +65,29 @@ def test_benchmark_smoke(name, tmp_path, capsys):
     assert result["figures"]
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("name", "part", "among"),
+    [
+        ("papers.kusner", ["--costly"], ["whole", "costly"]),
+        (
+            "papers.dpgibo",
+            ["--experiment", "noisy", "--searches"],
+            ["whole", "noisy with PrivateObjective"],
+        ),
+        ("papers.po_gp_ucb", ["--claims"], ["synthetic, l = 5", "Branin"]),
+    ],
+)
+def test_a_part_goes_among_the_stored_figures(name, part, among, tmp_path, capsys):
+    file = tmp_path / "r.json"
+    file.write_text(json.dumps({"date": "2026-11-01", "figures": {"whole": [1]}}))
+    importlib.import_module(f"benchmarks.{name}").main(["--smoke", "--json", str(file), *part])
+    assert "| --- |" in capsys.readouterr().out
+    result = json.loads(file.read_text())
+    assert list(result["figures"]) == among
+    assert list(result.get("parts", [])) == among[1:] * ("whole" in among)
+
+
 def test_the_zoo_keeps_half_of_its_data_sets_back(tmp_path):
     assert [task.locked for task in (*OPEN, *LOCKED)] == [False] * len(OPEN) + [True] * len(LOCKED)
     assert len(OPEN) >= 12
