@@ -64,8 +64,8 @@ class KusnerSearch:
     the statement keeps them out of what holds unconditionally, and adds up their failure
     probabilities, as the paper does. The sound method beside it is `CandidateScores` with an
     exponential or permute-and-flip mechanism: it needs per-record scores in a public range and no
-    prior, and is more accurate too. Where fits are dear, use `search_then_choose`;
-    with few records it is no better than a choice among random candidates.
+    prior, and is more accurate too. Where fits are dear, use `search_then_choose`; with 1,000
+    records at epsilon 1 it shows no gain over a choice among random candidates.
 
     These releases are useful at a large epsilon only, and such add up best in a curator with
     `accounting=PureFilter()`: Gaussian DP, the default, refuses a candidate and a value of epsilon
