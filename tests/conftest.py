@@ -82,6 +82,8 @@ def pytest_collection_finish():
     gc.enable()
 
 
+# After the teardown of the file's own fixtures.
+@pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item, nextitem):
     if nextitem is None or nextitem.path != item.path:
         keep_what_is_left()
