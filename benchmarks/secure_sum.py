@@ -71,7 +71,12 @@ def one_rank(rank: int, records: int, repetitions: int, folder: pathlib.Path) ->
             handle = curator.evaluate(query)
             evaluated = clocks()
             curator.release(handle, noise)
-            steps = {"evaluate": evaluated - begun, "release": clocks() - evaluated}
+            ended = clocks()
+            steps = {
+                "evaluate": evaluated - begun,
+                "release": ended - evaluated,
+                "both": ended - begun,
+            }
             for step, (seconds, own) in steps.items() if turn else ():
                 found.setdefault(f"{step}, {trust}", []).append(float(seconds))
                 found.setdefault(f"{step}, {trust}, processor", []).append(float(own))
@@ -128,10 +133,6 @@ def main(arguments: list[str] | None = None) -> None:
     load = os.getloadavg()[0]
     records, repetitions = (4_000, 2) if chosen.smoke else (2_000_000, 40)
     ranks = launched(records, repetitions)
-    for measured in ranks:
-        for name in [name for name in measured if name.startswith("evaluate")]:
-            both = zip(measured[name], measured[name.replace("evaluate", "release")], strict=True)
-            measured[name.replace("evaluate", "both")] = list(map(sum, both))
     medians: dict[str, dict[str, float]] = {}
     for step in ("evaluate", "release", "both"):
         medians[step] = {trust: float(np.median(ranks[0][f"{step}, {trust}"])) for trust in TRUST}

@@ -16,12 +16,7 @@ from dpbo.accounting.filters import budget_cost, filter_within
 from dpbo.accounting.planned import Planned
 from dpbo.curator.statements import largest_share
 from dpbo.errors import InputError, UsageError
-from dpbo.events import (
-    DiscreteLaplaceEvent,
-    Event,
-    GaussianEvent,
-    PoissonGaussianEvent,
-)
+from dpbo.events import DiscreteLaplaceEvent, Event, GaussianEvent, PoissonGaussianEvent
 from dpbo.mechanisms.additive import LEAST_MULTIPLIER, AdditiveMechanism
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.mechanism import Mechanism

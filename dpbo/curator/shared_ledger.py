@@ -30,7 +30,6 @@ from dpbo.queries.integers import MOST_SUM
 from dpbo.validation import warn
 
 T = TypeVar("T")
-_INSERT = table.insert()
 # In standard deviations: no honest total lies further from the records' own sum.
 _FAR = 40
 # What the body of an entry says of its own ledger or machine alone.
@@ -66,7 +65,7 @@ class LedgerCopy(Ledger):
         """Take over records that were added to rank 0's ledger since."""
         if records:
             with self.storage.writing() as connection:
-                connection.execute(_INSERT, [record.columns() for record in records])
+                connection.execute(table.insert(), [record.columns() for record in records])
 
     def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         raise LedgerError(

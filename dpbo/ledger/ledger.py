@@ -72,6 +72,10 @@ _AFTER = _ALL.where(_COLUMN.seq > sa.bindparam("after"))
 _OF_RESERVATION = _ALL.where(
     _COLUMN.reservation == sa.bindparam("reservation"), _COLUMN.kind == sa.bindparam("kind")
 )
+_NEWER_OF_RESERVATION = _OF_RESERVATION.where(_COLUMN.seq > sa.bindparam("after"))
+_NEWEST_OF_RESERVATION = (
+    _OF_RESERVATION.order_by(None).order_by(_COLUMN.seq.desc()).limit(sa.bindparam("count"))
+)
 
 
 def _counted(kind: str, reservation: Any) -> sa.Function[int]:
@@ -370,8 +374,8 @@ class Ledger:
             new = max(0, plan.filled - skip) if plan is not None else 0
             # An entry holds the values of all slots that were released together.
             rows = connection.execute(
-                _OF_RESERVATION.order_by(None).order_by(_COLUMN.seq.desc()).limit(new),
-                {"reservation": reservation, "kind": "value"},
+                _NEWEST_OF_RESERVATION,
+                {"reservation": reservation, "kind": "value", "count": new},
             ).all()
         found = list[dict[str, Any]]()
         for record in starmap(Record.stored, reversed(rows)):
@@ -636,10 +640,9 @@ class Ledger:
         earlier call counted is not read again: entries do not change.
         """
         last, parts = self._parts.get(reservation, (0, Counter[int]()))
-        newer = _OF_RESERVATION.where(_COLUMN.seq > last)
-        named = {"reservation": reservation, "kind": "charge"}
+        named = {"reservation": reservation, "kind": "charge", "after": last}
         parts = parts.copy()
-        for record in starmap(Record.stored, connection.execute(newer, named)):
+        for record in starmap(Record.stored, connection.execute(_NEWER_OF_RESERVATION, named)):
             parts.update(slot["part"] for slot in record.body["slots"])
             last = record.seq
         self._parts[reservation] = last, parts
